@@ -1,0 +1,109 @@
+#include "cistron/core/arena.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "cistron/core/checked.h"
+
+namespace cistron {
+
+namespace {
+
+class HostMemory final : public MemorySource {
+ public:
+  std::byte* allocate(int64_t bytes) override {
+    void* data = std::aligned_alloc(Arena::kAlignment, static_cast<size_t>(bytes));
+    if (data == nullptr) throw Error(ErrorKind::kOutOfSpace, fmt::format("out of memory: host: {} bytes asked for", bytes));
+    return static_cast<std::byte*>(data);
+  }
+  void release(std::byte* data, int64_t /*bytes*/) override { std::free(data); }
+};
+
+}  // namespace
+
+MemorySource& host_memory() {
+  static HostMemory memory;  // stateless
+  return memory;
+}
+
+Arena::Arena(std::string name, Device device, MemorySource* source, Backing backing, int64_t capacity)
+    : name_(std::move(name)), device_(device), source_(source), backing_(backing), capacity_(capacity) {
+  if (backing_ == Backing::kOneBlock && capacity_ > 0) base_ = source_->allocate(capacity_);
+}
+
+Arena::~Arena() {
+  if (base_ != nullptr) source_->release(base_, capacity_);
+}
+
+std::shared_ptr<Arena> Arena::meta(std::string name) {
+  return std::shared_ptr<Arena>(new Arena(std::move(name), Device{DeviceKind::kMeta}, nullptr, Backing::kNone,
+                                          std::numeric_limits<int64_t>::max()));
+}
+
+std::shared_ptr<Arena> Arena::planned(std::string name, Device device, MemorySource& source, int64_t capacity) {
+  return std::shared_ptr<Arena>(
+      new Arena(std::move(name), device, &source, Backing::kOneBlock, round_up(capacity, kAlignment)));
+}
+
+std::shared_ptr<Arena> Arena::growing(std::string name, Device device, MemorySource& source) {
+  return std::shared_ptr<Arena>(
+      new Arena(std::move(name), device, &source, Backing::kEach, std::numeric_limits<int64_t>::max()));
+}
+
+Arena::Block Arena::allocate(int64_t bytes) {
+  Block block;
+  block.bytes = std::max(round_up(bytes, kAlignment), kAlignment);
+  block.offset = take_offset(block.bytes);
+  if (backing_ == Backing::kOneBlock) block.data = base_ + block.offset;
+  if (backing_ == Backing::kEach) block.data = source_->allocate(block.bytes);
+  in_use_ += block.bytes;
+  return block;
+}
+
+void Arena::release(const Block& block) {
+  if (backing_ == Backing::kEach) source_->release(block.data, block.bytes);
+  give_offset(block.offset, block.bytes);
+  in_use_ -= block.bytes;
+}
+
+int64_t Arena::take_offset(int64_t bytes) {
+  const auto hole = std::find_if(holes_.begin(), holes_.end(), [&](const auto& h) { return h.second >= bytes; });
+  if (hole != holes_.end()) {
+    const auto [offset, size] = *hole;
+    holes_.erase(hole);
+    if (size > bytes) holes_.emplace(offset + bytes, size - bytes);
+    return offset;
+  }
+  if (bytes > capacity_ - end_)
+    throw Error(ErrorKind::kOutOfSpace, fmt::format("out of memory: arena '{}': {} bytes asked for, {} of {} in use", name_,
+                                                    bytes, in_use_, capacity_));
+  const int64_t offset = end_;
+  end_ += bytes;
+  peak_ = std::max(peak_, end_);
+  return offset;
+}
+
+void Arena::give_offset(int64_t offset, int64_t bytes) {
+  auto next = holes_.lower_bound(offset);
+  if (next != holes_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == offset) {
+      offset = previous->first;
+      bytes += previous->second;
+      holes_.erase(previous);
+    }
+  }
+  if (next != holes_.end() && offset + bytes == next->first) {
+    bytes += next->second;
+    holes_.erase(next);
+  }
+  if (offset + bytes == end_)
+    end_ = offset;
+  else
+    holes_.emplace(offset, bytes);
+}
+
+}  // namespace cistron

@@ -1,0 +1,53 @@
+#pragma once
+// Everything an operation or module needs besides its operands, passed explicitly. There is no global mutable state.
+#include <functional>
+#include <memory>
+
+#include "cistron/core/parameter.h"
+#include "cistron/core/tensor.h"
+#include "cistron/core/thread_pool.h"
+
+namespace cistron {
+
+/// Where a gradient goes: fp32, shaped as the parameter's local part.
+struct GradSink {
+  Tensor grad;
+  bool accumulate = false;  ///< add to what is there; otherwise overwrite it
+};
+
+/// Lends weights and takes gradients. On one rank both are views of whole arrays; under FSDP a lease gathers ahead of use and
+/// frees behind it, and a sink is reduced over the ranks when it is closed.
+class ParameterAccess {
+ public:
+  virtual ~ParameterAccess() = default;
+  /// The values in the recipe's dtype, valid for as long as the returned tensor lives.
+  virtual Tensor weights(const Parameter& parameter) = 0;
+  virtual GradSink grad(const Parameter& parameter) = 0;
+  /// No more gradient for `parameter` comes from this backward pass.
+  virtual void grad_ready(const Parameter& parameter) = 0;
+};
+
+/// The dtype of activations and of working copies of weights.
+enum class Precision : uint8_t { kF32, kBF16 };
+
+struct Context {
+  Device device;
+  std::shared_ptr<Arena> arena;           ///< activations and temporaries
+  ThreadPool* pool = nullptr;             ///< null: everything on the calling thread
+  ParameterAccess* parameters = nullptr;  ///< null: no module may be run
+  Precision precision = Precision::kF32;
+  int sm_budget = 0;                      ///< multiprocessors a persistent kernel may take; 0: all
+
+  [[nodiscard]] DType activation_dtype() const { return precision == Precision::kBF16 ? DType::kBF16 : DType::kF32; }
+  [[nodiscard]] Tensor empty(const Shape& shape, DType dtype) const { return Tensor::empty(arena, shape, dtype); }
+  [[nodiscard]] Tensor empty(const Shape& shape) const { return empty(shape, activation_dtype()); }
+
+  [[nodiscard]] Tensor weights(const Parameter& parameter) const { return parameters->weights(parameter); }
+  [[nodiscard]] GradSink grad(const Parameter& parameter) const { return parameters->grad(parameter); }
+  void grad_ready(const Parameter& parameter) const { parameters->grad_ready(parameter); }
+
+  /// `ThreadPool::parallel_for`, or a plain loop where there is no pool.
+  void parallel_for(int64_t count, const std::function<void(int64_t)>& task) const;
+};
+
+}  // namespace cistron

@@ -1,0 +1,74 @@
+#include "cistron/core/thread_pool.h"
+
+#include <sched.h>
+
+namespace cistron {
+
+namespace {
+
+int usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int num_threads) {
+  if (num_threads <= 0) num_threads = usable_cores();
+  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { work(); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  start_.notify_all();
+  for (auto& worker : workers_) worker.join();
+}
+
+void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t)>& task) {
+  if (workers_.empty() || count <= 1) {
+    for (int64_t i = 0; i < count; ++i) task(i);
+    return;
+  }
+  std::unique_lock lock(mutex_);
+  task_ = &task;
+  count_ = count;
+  next_.store(0, std::memory_order_relaxed);
+  busy_ = static_cast<int>(workers_.size());
+  ++generation_;
+  lock.unlock();
+  start_.notify_all();
+  run_tasks();
+  lock.lock();
+  done_.wait(lock, [this] { return busy_ == 0; });
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void ThreadPool::run_tasks() {
+  try {
+    for (int64_t i = next_++; i < count_; i = next_++) (*task_)(i);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::current_exception();
+    next_.store(count_);
+  }
+}
+
+void ThreadPool::work() {
+  uint64_t seen = 0;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    start_.wait(lock, [&] { return stop_ || generation_ != seen; });
+    if (stop_) return;
+    seen = generation_;
+    lock.unlock();
+    run_tasks();
+    lock.lock();
+    if (--busy_ == 0) done_.notify_one();
+  }
+}
+
+}  // namespace cistron

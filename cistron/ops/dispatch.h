@@ -1,0 +1,17 @@
+#pragma once
+// Where an operation goes after its arguments were checked: to the device's backend, or nowhere on the meta device, whose
+// tensors have shapes and no bytes. The linker resolves the backends' functions.
+#include "cistron/core/context.h"
+
+namespace cistron::ops {
+
+[[noreturn]] void throw_no_backend(const char* op, const Device& device);
+
+template <class Args>
+void dispatch(const char* op, Context& ctx, const Args& args, void (*cpu)(Context&, const Args&)) {
+  if (ctx.device.is_meta()) return;
+  if (!ctx.device.is_cpu()) throw_no_backend(op, ctx.device);
+  cpu(ctx, args);
+}
+
+}  // namespace cistron::ops

@@ -1,0 +1,44 @@
+#pragma once
+// The products of E linear layers in one launch, rows grouped by expert (`Groups`). Operands f32 or bf16 (both the same);
+// accumulation in f32. For each expert e and its rows r:
+//   forward: y[r, :]  = x[r, :] w[e]^T        w [E, N, K]
+//   dgrad:   dx[r, :] = dy[r, :] w[e]
+//   wgrad:   dw[e]    = sum over r of dy[r, :]^T x[r, :]   (f32; zeros, or an untouched accumulator, for an expert without rows)
+// Pad rows of outputs may hold anything. Outputs must not alias operands. Any counts, 0 included.
+// Source: "grouped GEMM"; dy and x of wgrad may hold anything in pad rows on the CPU; backends that contract whole tiles need zeros.
+#include "cistron/ops/groups.h"
+
+namespace cistron::ops {
+
+struct GroupedGemmForward {
+  const Tensor& x;  // [R, K]
+  const Tensor& w;  // [E, N, K]
+  const Groups& groups;
+  const Tensor& out;  // [R, N], operands' dtype or f32
+};
+void grouped_gemm_forward(Context& ctx, const GroupedGemmForward& args);
+
+struct GroupedGemmDgrad {
+  const Tensor& dy;  // [R, N]
+  const Tensor& w;   // [E, N, K]
+  const Groups& groups;
+  const Tensor& out;  // [R, K], operands' dtype or f32
+};
+void grouped_gemm_dgrad(Context& ctx, const GroupedGemmDgrad& args);
+
+struct GroupedGemmWgrad {
+  const Tensor& dy;  // [R, N]
+  const Tensor& x;   // [R, K]
+  const Groups& groups;
+  const Tensor& out;  // [E, N, K] f32
+  bool accumulate = false;
+};
+void grouped_gemm_wgrad(Context& ctx, const GroupedGemmWgrad& args);
+
+}  // namespace cistron::ops
+
+namespace cistron::cpu {
+void grouped_gemm_forward(Context& ctx, const ops::GroupedGemmForward& args);
+void grouped_gemm_dgrad(Context& ctx, const ops::GroupedGemmDgrad& args);
+void grouped_gemm_wgrad(Context& ctx, const ops::GroupedGemmWgrad& args);
+}  // namespace cistron::cpu

@@ -1,0 +1,44 @@
+#pragma once
+// Routed rows. Each token picks k experts; its k copies ("rows") are laid out by expert, each expert's segment starting at a
+// multiple of the row alignment. Rows between an expert's last row and the next segment are pad rows: whoever produces a tensor that is
+// later contracted over rows writes zeros there; consumers may read pad rows but never use their results. Nothing past
+// `starts[E]` is read. All of it lies on the device; the host never needs the counts.
+#include "cistron/core/context.h"
+
+namespace cistron::ops {
+
+struct Groups {
+  Tensor starts;      // [E + 1] i32: first row of each expert's segment; the last entry is the end of all
+  Tensor counts;      // [E] i32: rows in use in each segment
+  Tensor source_row;  // [max_rows] i32: token that a row copies, -1 in pad rows
+  Tensor weight;      // [max_rows] f32: routing weight of a row, 0 in pad rows
+  Tensor token_rows;  // [T, k] i32: the row that holds token t's j-th choice (the inverse of source_row)
+
+  [[nodiscard]] int64_t num_experts() const { return counts.dim(0); }
+  [[nodiscard]] int64_t max_rows() const { return source_row.dim(0); }
+  [[nodiscard]] int64_t num_tokens() const { return token_rows.dim(0); }
+  [[nodiscard]] int64_t top_k() const { return token_rows.dim(1); }
+};
+
+/// What a segment's start must be a multiple of on this context's device and precision.
+int64_t row_alignment(const Context& ctx);
+
+/// The most rows that T tokens with k experts each can need: T k + E (alignment - 1), rounded up to the alignment.
+int64_t max_routed_rows(int64_t tokens, int64_t top_k, int64_t experts, int64_t alignment);
+
+/// Uninitialised `Groups` of these sizes from the context's arena.
+Groups empty_groups(const Context& ctx, int64_t tokens, int64_t top_k, int64_t experts);
+
+/// Stable counting sort of the choices by expert: within an expert, rows keep the order of tokens.
+struct BuildGroups {
+  const Tensor& experts;  // [T, k] i32, each row's entries distinct, in [0, E)
+  const Tensor& weights;  // [T, k] f32
+  const Groups& groups;   // written
+};
+void build_groups(Context& ctx, const BuildGroups& args);
+
+}  // namespace cistron::ops
+
+namespace cistron::cpu {
+void build_groups(Context& ctx, const ops::BuildGroups& args);
+}  // namespace cistron::cpu

@@ -1,0 +1,43 @@
+#pragma once
+// The update, for all parameters in one call. Numbers that change by step are read from `StepState` on the device.
+//   norm:  grad_norm = sqrt(sum of squares of all gradients), in f64, in a fixed order;  clip_factor = min(1, clip_norm / (grad_norm + 1e-6))
+//          (clip_norm 0: factor 1), as torch.nn.utils.clip_grad_norm_;  finite = isfinite(grad_norm)
+//   AdamW: m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, g the clipped gradient;
+//          p -= lr decay p;  p -= lr (m / c1) / (sqrt(v / c2) + eps), c = 1 - b^step. Loshchilov & Hutter, "Decoupled weight decay
+//          regularization" (2019), in torch.optim.AdamW's order. Nothing is touched when `finite` is 0.
+#include <span>
+
+#include "cistron/core/context.h"
+#include "cistron/core/step_state.h"
+
+namespace cistron::ops {
+
+struct GradNorm {
+  std::span<const Tensor> grads;  // f32
+  StepState* state;               // grad_norm, clip_factor, finite are written
+};
+void grad_norm(Context& ctx, const GradNorm& args);
+
+struct AdamWTensor {
+  Tensor master;   // f32, updated
+  Tensor grad;     // f32
+  Tensor m, v;     // f32, updated
+  Tensor working;  // bf16 copy refreshed from the master, or undefined
+  float weight_decay = 0.0F;
+};
+
+struct AdamW {
+  std::span<const AdamWTensor> tensors;
+  float beta1 = 0.9F;
+  float beta2 = 0.95F;
+  float eps = 1e-8F;
+  const StepState* state;
+};
+void adamw(Context& ctx, const AdamW& args);
+
+}  // namespace cistron::ops
+
+namespace cistron::cpu {
+void grad_norm(Context& ctx, const ops::GradNorm& args);
+void adamw(Context& ctx, const ops::AdamW& args);
+}  // namespace cistron::cpu
