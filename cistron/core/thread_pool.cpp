@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include <utility>
+
 namespace cistron {
 
 namespace {

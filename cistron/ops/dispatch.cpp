@@ -1,5 +1,7 @@
 #include "cistron/ops/dispatch.h"
 
+#include "cistron/core/error.h"
+
 namespace cistron::ops {
 
 void throw_no_backend(const char* op, const Device& device) {
