@@ -2,6 +2,7 @@
 // Everything an operation or module needs besides its operands, passed explicitly. There is no global mutable state.
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "cistron/core/parameter.h"
 #include "cistron/core/tensor.h"
@@ -37,6 +38,8 @@ struct Context {
   ParameterAccess* parameters = nullptr;  ///< null: no module may be run
   Precision precision = Precision::kF32;
   int sm_budget = 0;                      ///< multiprocessors a persistent kernel may take; 0: all
+  /// Called with each module's output and input gradient, in order, where somebody looks for the first bad number; usually empty.
+  std::function<void(std::string_view module, const Tensor& value)> observe;
 
   [[nodiscard]] DType activation_dtype() const { return precision == Precision::kBF16 ? DType::kBF16 : DType::kF32; }
   [[nodiscard]] Tensor empty(const Shape& shape, DType dtype) const { return Tensor::empty(arena, shape, dtype); }
@@ -45,6 +48,10 @@ struct Context {
   [[nodiscard]] Tensor weights(const Parameter& parameter) const { return parameters->weights(parameter); }
   [[nodiscard]] GradSink grad(const Parameter& parameter) const { return parameters->grad(parameter); }
   void grad_ready(const Parameter& parameter) const { parameters->grad_ready(parameter); }
+
+  void report(std::string_view module, const Tensor& value) const {
+    if (observe) observe(module, value);
+  }
 
   /// `ThreadPool::parallel_for`, or a plain loop where there is no pool.
   void parallel_for(int64_t count, const std::function<void(int64_t)>& task) const;

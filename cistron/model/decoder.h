@@ -1,0 +1,72 @@
+#pragma once
+// A Mixtral-style decoder: embedding, layers of attention and mixture of experts, final norm, head fused with the loss.
+// Jiang et al., "Mixtral of experts" (2024).
+#include <memory>
+#include <vector>
+
+#include "cistron/core/step_state.h"
+#include "cistron/model/config.h"
+#include "cistron/nn/batch.h"
+#include "cistron/nn/saved.h"
+
+namespace cistron::model {
+
+class DecoderLayer;
+
+/// What forward keeps. `mlp`: the MoE block's insides are computed again in backward; `layer`: the whole layer's. The choice of
+/// experts is always kept.
+enum class Recompute : uint8_t { kNone, kMlp, kLayer };
+
+/// How the experts run: one grouped product for all, or a plain loop over them (the baseline).
+enum class Experts : uint8_t { kGrouped, kLoop };
+
+/// Sums over the micro-batches of a step; on the context's device. Zeroed by whoever owns them.
+struct Losses {
+  Tensor cross_entropy;  // [1] f64: sum over tokens of loss_weight x negative log-likelihood
+  Tensor router;         // [2E + 3] f64, as ops/router.h lays it out: the routing of all layers
+};
+Losses empty_losses(const Context& ctx, const ModelConfig& config);
+
+/// The mean losses that go into the log, from the host's copy of `Losses::router`.
+struct RouterSummary {
+  double aux_loss = 0.0;  // Hugging Face's load_balancing_loss_func, without its coefficient
+  double z_loss = 0.0;    // mean of lse^2, without its coefficient
+  double entropy = 0.0;   // mean over routings of the entropy of the probabilities, nats
+  double load_max_over_mean = 0.0;
+};
+RouterSummary summarise_router(const Tensor& router_stats, int64_t experts);
+
+class Decoder {
+ public:
+  explicit Decoder(const ModelConfig& config, Experts experts = Experts::kGrouped);
+  ~Decoder();
+  Decoder(const Decoder&) = delete;  // parameters are known by their addresses
+  Decoder& operator=(const Decoder&) = delete;
+
+  [[nodiscard]] const ModelConfig& config() const { return config_; }
+  /// In the order of the forward pass.
+  [[nodiscard]] std::vector<const Parameter*> parameters() const;
+
+  /// One micro-batch of training: adds to `losses`, and to the gradient of
+  ///   loss_scale x cross_entropy + micro_batch_share x (aux_loss x balance + z_loss x z)
+  /// where loss_scale is `state.loss_scale` and micro_batch_share is `router_scale`. The routing statistics behind the auxiliary
+  /// losses are this micro-batch's own.
+  void train_step(Context& ctx, const nn::Batch& batch, const StepState& state, Losses& losses, Recompute recompute,
+                  float router_scale = 1.0F);
+  /// Forward only: writes nll [T] f32 (0 where there is no label) and adds to `losses`.
+  void evaluate(Context& ctx, const nn::Batch& batch, const Tensor& nll, Losses& losses);
+  /// Forward only: logits [T, V] f32 of every token, for small inputs.
+  Tensor logits(Context& ctx, const nn::Batch& batch);
+  /// Forward only: the final norm's output [T, H].
+  Tensor hidden_states(Context& ctx, const nn::Batch& batch, const Tensor& router_stats);
+
+ private:
+  Tensor embed(Context& ctx, const nn::Batch& batch);
+  [[nodiscard]] const Parameter& head() const { return config_.tied_head ? embedding_ : head_; }
+
+  ModelConfig config_;
+  Parameter embedding_, head_, final_norm_;
+  std::vector<std::unique_ptr<DecoderLayer>> layers_;
+};
+
+}  // namespace cistron::model
