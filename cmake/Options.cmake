@@ -8,6 +8,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 option(CISTRON_TESTS "Build the tests" ON)
+option(CISTRON_BENCH "Build the micro-benchmarks" OFF)
 option(CISTRON_CUDA "Build the CUDA backend (needs nvcc)" OFF)
 option(CISTRON_WERROR "Warnings are errors" OFF)
 set(CISTRON_SANITIZE "" CACHE STRING "Sanitizers, as given to -fsanitize=")
@@ -21,7 +22,7 @@ find_program(mold mold)
 
 add_library(cistron_options INTERFACE)
 target_compile_options(cistron_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers
-                                                 -march=${CISTRON_CPU_ARCH}>)
+                                                 -fno-math-errno -Wno-psabi -march=${CISTRON_CPU_ARCH}>)
 if(CISTRON_WERROR)
   target_compile_options(cistron_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
