@@ -1,0 +1,75 @@
+#include "cistron/nn/attention.h"
+
+#include <cmath>
+
+#include "cistron/ops/elementwise.h"
+
+namespace cistron::nn {
+
+SelfAttention::SelfAttention(const Options& options)
+    : options_(options),
+      qkv_({.name = options.name + ".qkv",
+            .in = options.hidden,
+            .out = options.shape.qkv_width(),
+            .init_std = options.init_std}),
+      out_({.name = options.name + ".out",
+            .in = options.shape.out_width(),
+            .out = options.hidden,
+            .init_std = options.init_std}) {}
+
+float SelfAttention::scale() const { return 1.0F / std::sqrt(static_cast<float>(options_.shape.head_dim)); }
+
+Tensor SelfAttention::forward(Context& ctx, const Tensor& x, const Batch& batch, Saved& saved) const {
+  Tensor qkv = qkv_.forward(ctx, x, saved);
+  if (options_.clip_qkv > 0) {
+    ops::clamp(ctx, {.x = qkv, .limit = options_.clip_qkv});
+    Tensor clamped = ctx.empty(qkv.shape());  // the rotation is in place, and backward asks which values were held back
+    ops::cast(ctx, {.x = qkv, .out = clamped});
+    saved.push("attention.clamped", clamped);
+  }
+  ops::rope(ctx, {.qkv = qkv, .positions = batch.positions, .shape = options_.shape, .theta = options_.rope_theta});
+  Tensor out = ctx.empty({x.dim(0), options_.shape.out_width()});
+  Tensor lse = ctx.empty({options_.shape.num_heads, x.dim(0)}, DType::kF32);
+  ops::attention_forward(ctx, {.qkv = qkv,
+                               .cu_seqlens = batch.cu_seqlens,
+                               .shape = options_.shape,
+                               .scale = scale(),
+                               .causal = options_.causal,
+                               .out = out,
+                               .lse = lse});
+  saved.push("attention.qkv", qkv);
+  saved.push("attention.lse", lse);
+  ctx.report(options_.name + ".softmax", out);
+  return out_.forward(ctx, out, saved);
+}
+
+Tensor SelfAttention::backward(Context& ctx, const Tensor& dy, const Batch& batch, Saved& saved) const {
+  // The output product's input is the attention's output: saved once, read twice.
+  const Tensor out = saved.pop("linear.x");
+  saved.push("linear.x", out);
+  const Tensor dout = out_.backward(ctx, dy, saved);
+  const Tensor lse = saved.pop("attention.lse");
+  const Tensor qkv = saved.pop("attention.qkv");
+  Tensor dqkv = ctx.empty(qkv.shape());
+  ops::attention_backward(ctx, {.dout = dout,
+                                .qkv = qkv,
+                                .out = out,
+                                .lse = lse,
+                                .cu_seqlens = batch.cu_seqlens,
+                                .shape = options_.shape,
+                                .scale = scale(),
+                                .causal = options_.causal,
+                                .dqkv = dqkv});
+  ops::rope(ctx, {.qkv = dqkv,
+                  .positions = batch.positions,
+                  .shape = options_.shape,
+                  .theta = options_.rope_theta,
+                  .inverse = true});
+  if (options_.clip_qkv > 0)
+    ops::clamp_backward(ctx, {.clamped = saved.pop("attention.clamped"), .limit = options_.clip_qkv, .dx = dqkv});
+  Tensor dx = qkv_.backward(ctx, dqkv, saved);
+  ctx.report(options_.name + " (backward)", dx);
+  return dx;
+}
+
+}  // namespace cistron::nn

@@ -1,0 +1,36 @@
+#pragma once
+#include <string>
+
+#include "cistron/nn/batch.h"
+#include "cistron/nn/linear.h"
+#include "cistron/ops/attention.h"
+
+namespace cistron::nn {
+
+/// Grouped-query self-attention with rotary positions over packed sequences: qkv product, clamp, rotation, attention, output product.
+class SelfAttention {
+ public:
+  struct Options {
+    std::string name;
+    int64_t hidden = 0;
+    ops::AttentionShape shape;
+    float rope_theta = 1e4F;
+    float clip_qkv = 0.0F;  // 0: none
+    bool causal = true;
+    float init_std = 0.02F;
+  };
+  explicit SelfAttention(const Options& options);
+
+  Tensor forward(Context& ctx, const Tensor& x, const Batch& batch, Saved& saved) const;
+  Tensor backward(Context& ctx, const Tensor& dy, const Batch& batch, Saved& saved) const;
+
+  [[nodiscard]] std::vector<const Parameter*> parameters() const { return {&qkv_.weight(), &out_.weight()}; }
+
+ private:
+  [[nodiscard]] float scale() const;
+
+  Options options_;
+  Linear qkv_, out_;
+};
+
+}  // namespace cistron::nn

@@ -1,0 +1,29 @@
+#pragma once
+#include <string>
+
+#include "cistron/nn/saved.h"
+
+namespace cistron::nn {
+
+/// y [T, out] = x [T, in] w^T, w [out, in], in the activations' dtype.
+class Linear {
+ public:
+  struct Options {
+    std::string name;
+    int64_t in = 0;
+    int64_t out = 0;
+    float init_std = 0.02F;
+  };
+  explicit Linear(const Options& options);
+
+  Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;
+  /// Gives dx; dw goes to its sink.
+  Tensor backward(Context& ctx, const Tensor& dy, Saved& saved) const;
+
+  [[nodiscard]] const Parameter& weight() const { return weight_; }
+
+ private:
+  Parameter weight_;  // [out, in]
+};
+
+}  // namespace cistron::nn

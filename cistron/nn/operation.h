@@ -1,0 +1,76 @@
+#pragma once
+// The steps of an expert MLP, as a `Sequential` holds them. Each works on the rows of one routing (`Groups`).
+#include <string>
+#include <vector>
+
+#include "cistron/nn/saved.h"
+
+namespace cistron::nn {
+
+/// What an operation is, for the fuser's patterns.
+enum class OperationKind : uint8_t { kGather, kGroupedLinear, kScaledSwiGlu, kCombine };
+
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  virtual Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const = 0;
+  /// Gives dx. An operation that uses the routing weights sets `drow_weight` [R] f32, their gradient.
+  virtual Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const = 0;
+
+  [[nodiscard]] virtual OperationKind kind() const = 0;
+  /// "GroupedLinear 8 x 4096 -> 28672"
+  [[nodiscard]] virtual std::string describe() const = 0;
+  [[nodiscard]] virtual std::vector<const Parameter*> parameters() const { return {}; }
+};
+
+/// Token order to expert order: [T, H] -> [R, H].
+class Gather final : public Operation {
+ public:
+  Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const override;
+  Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const override;
+  [[nodiscard]] OperationKind kind() const override { return OperationKind::kGather; }
+  [[nodiscard]] std::string describe() const override { return "Gather"; }
+};
+
+/// Expert order to token order, summing a token's k rows: [R, H] -> [T, H].
+class Combine final : public Operation {
+ public:
+  Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const override;
+  Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const override;
+  [[nodiscard]] OperationKind kind() const override { return OperationKind::kCombine; }
+  [[nodiscard]] std::string describe() const override { return "Combine"; }
+};
+
+/// The linear layers of all experts in one launch: [R, in] -> [R, out], weights [E, out, in].
+class GroupedLinear final : public Operation {
+ public:
+  struct Options {
+    int64_t experts = 0;
+    int64_t in = 0;
+    int64_t out = 0;
+    std::string name = "grouped_linear";
+    float init_std = 0.02F;
+  };
+  explicit GroupedLinear(const Options& options);
+
+  Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const override;
+  Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const override;
+  [[nodiscard]] OperationKind kind() const override { return OperationKind::kGroupedLinear; }
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] std::vector<const Parameter*> parameters() const override { return {&weight_}; }
+  [[nodiscard]] const Parameter& weight() const { return weight_; }
+
+ private:
+  Parameter weight_;
+};
+
+/// silu(gate) * up * routing weight: [R, 2F] -> [R, F], gate first.
+class ScaledSwiGlu final : public Operation {
+ public:
+  Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const override;
+  Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const override;
+  [[nodiscard]] OperationKind kind() const override { return OperationKind::kScaledSwiGlu; }
+  [[nodiscard]] std::string describe() const override { return "ScaledSwiGlu"; }
+};
+
+}  // namespace cistron::nn
