@@ -7,6 +7,7 @@
 #include "cistron/core/step_state.h"
 #include "cistron/model/config.h"
 #include "cistron/nn/batch.h"
+#include "cistron/nn/rms_norm.h"
 #include "cistron/nn/saved.h"
 
 namespace cistron::model {
@@ -48,8 +49,8 @@ class Decoder {
   [[nodiscard]] std::vector<const Parameter*> parameters() const;
 
   /// One micro-batch of training: adds to `losses`, and to the gradient of
-  ///   loss_scale x cross_entropy + micro_batch_share x (aux_loss x balance + z_loss x z)
-  /// where loss_scale is `state.loss_scale` and micro_batch_share is `router_scale`. The routing statistics behind the auxiliary
+  ///   state.loss_scale x cross_entropy + router_scale x (aux_loss x balance + z_loss x z)
+  /// where router_scale is this micro-batch's share of the step. The routing statistics behind the auxiliary
   /// losses are this micro-batch's own.
   void train_step(Context& ctx, const nn::Batch& batch, const StepState& state, Losses& losses, Recompute recompute,
                   float router_scale = 1.0F);
@@ -65,7 +66,8 @@ class Decoder {
   [[nodiscard]] const Parameter& head() const { return config_.tied_head ? embedding_ : head_; }
 
   ModelConfig config_;
-  Parameter embedding_, head_, final_norm_;
+  Parameter embedding_, head_;
+  nn::RmsNorm final_norm_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
 };
 

@@ -1,0 +1,99 @@
+#include "cistron/model/config.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "cistron/core/error.h"
+#include "cistron/core/nearest.h"
+
+namespace cistron::model {
+
+namespace {
+
+[[noreturn]] void refuse(std::string_view key, const std::string& value, std::string_view advice) {
+  throw Error(ErrorKind::kUsage, fmt::format("a model cannot have {} = {}", key, value), "model", advice);
+}
+
+void positive(std::string_view key, int64_t value) {
+  constexpr int64_t kMost = int64_t{1} << 31;  // tokens, rows and experts are counted in 32 bits on the device
+  if (value <= 0 || value >= kMost) refuse(key, std::to_string(value), "give a number from 1 to 2147483647");
+}
+
+const std::map<std::string, ModelConfig, std::less<>>& presets() {
+  static const std::map<std::string, ModelConfig, std::less<>> all{
+      {"tiny-protein",
+       {.layers = 4, .hidden = 256, .intermediate = 256, .heads = 4, .kv_heads = 4, .experts = 8, .top_k = 2, .context = 512,
+        .vocabulary = 33, .rope_theta = 1e4}},
+      {"mixtral-8x7b",
+       {.layers = 32, .hidden = 4096, .intermediate = 14336, .heads = 32, .kv_heads = 8, .experts = 8, .top_k = 2,
+        .context = 32768, .vocabulary = 32000, .rope_theta = 1e6}},
+      {"fine-grained-64",
+       {.layers = 4, .hidden = 2048, .intermediate = 1024, .heads = 16, .kv_heads = 4, .experts = 64, .top_k = 8,
+        .context = 2048, .vocabulary = 512, .rope_theta = 1e4}},
+      {"progen3-3b",
+       {.layers = 24, .hidden = 1280, .intermediate = 3840, .heads = 16, .kv_heads = 16, .experts = 8, .top_k = 2,
+        .context = 65536, .vocabulary = 134, .rope_theta = 1e5, .clip_qkv = 8.0, .aux_loss = 0.05}},
+  };
+  return all;
+}
+
+// Everything but the experts' own weights.
+int64_t shared_parameters(const ModelConfig& c) {
+  const int64_t attention = c.hidden * c.head_dim * (2 * c.heads + 2 * c.kv_heads);
+  const int64_t tables = (c.tied_head ? 1 : 2) * c.vocabulary * c.hidden;
+  return tables + c.hidden + c.layers * (attention + 2 * c.hidden + c.experts * c.hidden);
+}
+
+int64_t expert_parameters(const ModelConfig& c, int64_t experts) { return c.layers * experts * 3 * c.hidden * c.intermediate; }
+
+}  // namespace
+
+void ModelConfig::validate() {
+  positive("layers", layers);
+  positive("hidden", hidden);
+  positive("intermediate", intermediate);
+  positive("heads", heads);
+  positive("kv_heads", kv_heads);
+  positive("experts", experts);
+  positive("top_k", top_k);
+  positive("context", context);
+  positive("vocabulary", vocabulary);
+  if (head_dim == 0) {
+    if (hidden % heads != 0) refuse("heads", std::to_string(heads), "it must divide hidden, or give head_dim");
+    head_dim = hidden / heads;
+  }
+  positive("head_dim", head_dim);
+  if (head_dim % 2 != 0) refuse("head_dim", std::to_string(head_dim), "rotary positions need an even number");
+  if (heads % kv_heads != 0) refuse("kv_heads", std::to_string(kv_heads), fmt::format("it must divide heads = {}", heads));
+  if (top_k > experts) refuse("top_k", std::to_string(top_k), fmt::format("there are only {} experts", experts));
+  if (!(rope_theta > 0)) refuse("rope_theta", std::to_string(rope_theta), "give a positive number");
+  if (!(rms_eps > 0)) refuse("rms_eps", std::to_string(rms_eps), "give a positive number");
+  if (!(init_std >= 0)) refuse("init_std", std::to_string(init_std), "give a number that is not negative");
+  if (!(clip_qkv >= 0)) refuse("clip_qkv", std::to_string(clip_qkv), "give a limit, or 0 for none");
+  if (!(aux_loss >= 0)) refuse("aux_loss", std::to_string(aux_loss), "give a number that is not negative");
+  if (!(z_loss >= 0)) refuse("z_loss", std::to_string(z_loss), "give a number that is not negative");
+}
+
+int64_t ModelConfig::parameters() const { return shared_parameters(*this) + expert_parameters(*this, experts); }
+
+int64_t ModelConfig::active_parameters() const { return shared_parameters(*this) + expert_parameters(*this, top_k); }
+
+ModelConfig preset(std::string_view name) {
+  const auto found = presets().find(name);
+  if (found == presets().end())
+    throw Error(ErrorKind::kUsage, "unknown preset", fmt::format("'{}'", name),
+                fmt::format("did you mean '{}'? The presets are {}", nearest(name, preset_names()), fmt::join(preset_names(), ", ")));
+  ModelConfig config = found->second;
+  config.validate();
+  return config;
+}
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, config] : presets()) names.push_back(name);
+  return names;
+}
+
+}  // namespace cistron::model

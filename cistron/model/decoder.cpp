@@ -1,0 +1,137 @@
+#include "cistron/model/decoder.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "cistron/core/error.h"
+#include "cistron/model/decoder_layer.h"
+#include "cistron/ops/cross_entropy.h"
+#include "cistron/ops/elementwise.h"
+#include "cistron/ops/embedding.h"
+#include "cistron/ops/matmul.h"
+
+namespace cistron::model {
+
+Losses empty_losses(const Context& ctx, const ModelConfig& config) {
+  return {.cross_entropy = ctx.empty({1}, DType::kF64), .router = ctx.empty({2 * config.experts + 3}, DType::kF64)};
+}
+
+RouterSummary summarise_router(const Tensor& router_stats, int64_t experts) {
+  const auto stats = router_stats.span<double>();
+  const auto choices = stats.first(static_cast<size_t>(experts));
+  const auto probs = stats.subspan(static_cast<size_t>(experts), static_cast<size_t>(experts));
+  const auto rest = stats.last(3);
+  const double routings = std::max(rest[2], 1.0);
+  const double total_choices = std::max(std::accumulate(choices.begin(), choices.end(), 0.0), 1.0);
+  const auto e = static_cast<double>(experts);
+  return {.aux_loss = e * std::inner_product(choices.begin(), choices.end(), probs.begin(), 0.0) / (routings * routings),
+          .z_loss = rest[0] / routings,
+          .entropy = rest[1] / routings,
+          .load_max_over_mean = e * *std::max_element(choices.begin(), choices.end()) / total_choices};
+}
+
+namespace {
+
+ModelConfig validated(ModelConfig config) {
+  config.validate();
+  return config;
+}
+
+}  // namespace
+
+Decoder::Decoder(const ModelConfig& config, Experts experts)
+    : config_(validated(config)),
+      final_norm_({.name = "final_norm", .hidden = config_.hidden, .eps = static_cast<float>(config_.rms_eps)}) {
+  const auto std = static_cast<float>(config_.init_std);
+  const Shape table{config_.vocabulary, config_.hidden};
+  embedding_ = {.name = "embedding", .shape = table, .init_std = std};
+  head_ = {.name = "head", .shape = table, .init_std = std};
+  for (int64_t i = 0; i < config_.layers; ++i)
+    layers_.push_back(std::make_unique<DecoderLayer>(config_, fmt::format("layers.{}", i), experts));
+}
+
+Decoder::~Decoder() = default;
+
+std::vector<const Parameter*> Decoder::parameters() const {
+  std::vector<const Parameter*> all{&embedding_};
+  for (const auto& layer : layers_) {
+    const auto some = layer->parameters();
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  all.push_back(&final_norm_.weight());
+  if (!config_.tied_head) all.push_back(&head_);
+  return all;
+}
+
+Tensor Decoder::embed(Context& ctx, const nn::Batch& batch) {
+  Tensor x = ctx.empty({batch.num_tokens(), config_.hidden});
+  ops::embedding_forward(ctx, {.table = ctx.weights(embedding_), .tokens = batch.tokens, .out = x});
+  ctx.report("embedding", x);
+  return x;
+}
+
+void Decoder::train_step(Context& ctx, const nn::Batch& batch, const StepState& state, Losses& losses, Recompute recompute,
+                         float router_scale) {
+  const int64_t tokens = batch.num_tokens();
+  nn::Saved saved;
+  Tensor stats = ctx.empty(losses.router.shape(), DType::kF64);
+  ops::zero(ctx, {.out = stats});
+  Tensor x = embed(ctx, batch);
+  for (const auto& layer : layers_) x = layer->forward(ctx, x, batch, recompute, saved, stats);
+  ops::add(ctx, {.a = losses.router, .b = stats, .out = losses.router});
+
+  const Tensor normed = final_norm_.forward(ctx, x, saved);
+  Tensor dnormed = ctx.empty(normed.shape()), nll = ctx.empty({tokens}, DType::kF32);
+  ops::linear_cross_entropy(ctx, {.x = normed,
+                                  .w = ctx.weights(head()),
+                                  .labels = batch.labels,
+                                  .loss_weight = batch.loss_weight,
+                                  .nll = nll,
+                                  .loss = losses.cross_entropy,
+                                  .state = &state,
+                                  .dx = dnormed,
+                                  .dw = ctx.grad(head())});
+  if (!config_.tied_head) ctx.grad_ready(head_);
+  ctx.report("head", nll);
+  ctx.report("head (backward)", dnormed);
+
+  const nn::Router::AuxLosses aux{.stats = stats,
+                                  .balance = router_scale * static_cast<float>(config_.aux_loss),
+                                  .z = router_scale * static_cast<float>(config_.z_loss)};
+  Tensor dx = ctx.empty(x.shape());
+  x = {};
+  final_norm_.backward(ctx, dnormed, saved, dx, /*accumulate_dx=*/false);
+  for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer)
+    (*layer)->backward(ctx, dx, batch, recompute, saved, aux);
+  ops::embedding_backward(ctx, {.dy = dx, .tokens = batch.tokens, .dtable = ctx.grad(embedding_)});
+  ctx.grad_ready(embedding_);
+}
+
+Tensor Decoder::hidden_states(Context& ctx, const nn::Batch& batch, const Tensor& router_stats) {
+  Tensor x = embed(ctx, batch);
+  for (const auto& layer : layers_) {
+    nn::Saved dropped;
+    x = layer->forward(ctx, x, batch, Recompute::kNone, dropped, router_stats);
+  }
+  nn::Saved dropped;
+  return final_norm_.forward(ctx, x, dropped);
+}
+
+void Decoder::evaluate(Context& ctx, const nn::Batch& batch, const Tensor& nll, Losses& losses) {
+  const Tensor normed = hidden_states(ctx, batch, losses.router);
+  ops::linear_cross_entropy(ctx, {.x = normed,
+                                  .w = ctx.weights(head()),
+                                  .labels = batch.labels,
+                                  .loss_weight = batch.loss_weight,
+                                  .nll = nll,
+                                  .loss = losses.cross_entropy});
+}
+
+Tensor Decoder::logits(Context& ctx, const nn::Batch& batch) {
+  const Tensor normed = hidden_states(ctx, batch, {});
+  Tensor out = ctx.empty({batch.num_tokens(), config_.vocabulary}, DType::kF32);
+  ops::matmul_forward(ctx, {.x = normed, .w = ctx.weights(head()), .out = out});
+  return out;
+}
+
+}  // namespace cistron::model

@@ -1,0 +1,98 @@
+#include "cistron/model/decoder_layer.h"
+
+#include "cistron/ops/elementwise.h"
+
+namespace cistron::model {
+
+namespace {
+
+nn::SelfAttention::Options attention_options(const ModelConfig& c, const std::string& name) {
+  return {.name = name,
+          .hidden = c.hidden,
+          .shape = {.num_heads = c.heads, .num_kv_heads = c.kv_heads, .head_dim = c.head_dim},
+          .rope_theta = static_cast<float>(c.rope_theta),
+          .clip_qkv = static_cast<float>(c.clip_qkv),
+          .init_std = static_cast<float>(c.init_std)};
+}
+
+nn::MoeBlock::Options moe_options(const ModelConfig& c, const std::string& name, Experts experts) {
+  return {.name = name,
+          .hidden = c.hidden,
+          .intermediate = c.intermediate,
+          .experts = c.experts,
+          .top_k = c.top_k,
+          .loop = experts == Experts::kLoop,
+          .init_std = static_cast<float>(c.init_std)};
+}
+
+Tensor sum(Context& ctx, const Tensor& a, const Tensor& b) {
+  Tensor out = ctx.empty(a.shape());
+  ops::add(ctx, {.a = a, .b = b, .out = out});
+  return out;
+}
+
+}  // namespace
+
+DecoderLayer::DecoderLayer(const ModelConfig& c, const std::string& name, Experts experts)
+    : attention_norm_({.name = name + ".attention_norm", .hidden = c.hidden, .eps = static_cast<float>(c.rms_eps)}),
+      moe_norm_({.name = name + ".moe_norm", .hidden = c.hidden, .eps = static_cast<float>(c.rms_eps)}),
+      attention_(attention_options(c, name + ".attention")),
+      moe_(moe_options(c, name + ".moe", experts)) {}
+
+Tensor DecoderLayer::attention_forward(Context& ctx, const Tensor& x, const nn::Batch& batch, nn::Saved& saved) const {
+  const Tensor normed = attention_norm_.forward(ctx, x, saved);
+  return sum(ctx, x, attention_.forward(ctx, normed, batch, saved));
+}
+
+DecoderLayer::MoeOutput DecoderLayer::moe_forward(Context& ctx, const Tensor& h, nn::Saved& saved, const Tensor& stats,
+                                                  const Tensor& replay) const {
+  const Tensor normed = moe_norm_.forward(ctx, h, saved);
+  const auto [y, experts] = moe_.forward(ctx, normed, saved, stats, replay);
+  return {.y = sum(ctx, h, y), .experts = experts};
+}
+
+void DecoderLayer::attention_backward(Context& ctx, const Tensor& dx, const nn::Batch& batch, nn::Saved& saved) const {
+  const Tensor dnormed = attention_.backward(ctx, dx, batch, saved);
+  attention_norm_.backward(ctx, dnormed, saved, dx);
+}
+
+void DecoderLayer::moe_backward(Context& ctx, const Tensor& dx, nn::Saved& saved, const nn::Router::AuxLosses& aux) const {
+  const Tensor dnormed = moe_.backward(ctx, dx, aux, saved);
+  moe_norm_.backward(ctx, dnormed, saved, dx);
+}
+
+Tensor DecoderLayer::forward(Context& ctx, const Tensor& x, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
+                             const Tensor& router_stats) const {
+  nn::Saved dropped;
+  const Tensor h = attention_forward(ctx, x, batch, recompute == Recompute::kLayer ? dropped : saved);
+  const auto [y, experts] = moe_forward(ctx, h, recompute == Recompute::kNone ? saved : dropped, router_stats, {});
+  if (recompute != Recompute::kNone) {
+    saved.push("layer.input", recompute == Recompute::kLayer ? x : h);
+    saved.push("layer.experts", experts);
+  }
+  return y;
+}
+
+void DecoderLayer::backward(Context& ctx, const Tensor& dx, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
+                            const nn::Router::AuxLosses& aux) const {
+  nn::Saved again;
+  if (recompute != Recompute::kNone) {
+    const Tensor experts = saved.pop("layer.experts");
+    const Tensor input = saved.pop("layer.input");
+    const Tensor h = recompute == Recompute::kLayer ? attention_forward(ctx, input, batch, again) : input;
+    moe_forward(ctx, h, again, {}, experts);
+  }
+  moe_backward(ctx, dx, recompute == Recompute::kNone ? saved : again, aux);
+  attention_backward(ctx, dx, batch, recompute == Recompute::kLayer ? again : saved);
+}
+
+std::vector<const Parameter*> DecoderLayer::parameters() const {
+  std::vector<const Parameter*> all{&attention_norm_.weight()};
+  const auto append = [&](const std::vector<const Parameter*>& more) { all.insert(all.end(), more.begin(), more.end()); };
+  append(attention_.parameters());
+  all.push_back(&moe_norm_.weight());
+  append(moe_.parameters());
+  return all;
+}
+
+}  // namespace cistron::model

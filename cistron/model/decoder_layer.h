@@ -1,0 +1,40 @@
+#pragma once
+#include <string>
+
+#include "cistron/model/config.h"
+#include "cistron/model/decoder.h"
+#include "cistron/nn/attention.h"
+#include "cistron/nn/moe.h"
+#include "cistron/nn/rms_norm.h"
+
+namespace cistron::model {
+
+/// h = x + attention(norm(x));  y = h + moe(norm(h)). T tokens, H hidden.
+class DecoderLayer {
+ public:
+  DecoderLayer(const ModelConfig& config, const std::string& name, Experts experts);
+
+  /// x [T, H] to y [T, H]; what backward needs, by the recompute policy, goes to `saved`. `router_stats` may be undefined.
+  Tensor forward(Context& ctx, const Tensor& x, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
+                 const Tensor& router_stats) const;
+  /// `dx` holds dy on entry and the gradient of x on return.
+  void backward(Context& ctx, const Tensor& dx, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
+                const nn::Router::AuxLosses& aux) const;
+
+  [[nodiscard]] std::vector<const Parameter*> parameters() const;
+
+ private:
+  Tensor attention_forward(Context& ctx, const Tensor& x, const nn::Batch& batch, nn::Saved& saved) const;
+  struct MoeOutput {
+    Tensor y, experts;
+  };
+  MoeOutput moe_forward(Context& ctx, const Tensor& h, nn::Saved& saved, const Tensor& stats, const Tensor& replay) const;
+  void attention_backward(Context& ctx, const Tensor& dx, const nn::Batch& batch, nn::Saved& saved) const;
+  void moe_backward(Context& ctx, const Tensor& dx, nn::Saved& saved, const nn::Router::AuxLosses& aux) const;
+
+  nn::RmsNorm attention_norm_, moe_norm_;
+  nn::SelfAttention attention_;
+  nn::MoeBlock moe_;
+};
+
+}  // namespace cistron::model
