@@ -1,0 +1,35 @@
+#pragma once
+// The products of E linear layers in MXFP8, rows grouped by expert; as `grouped_gemm.h`, on the copy that each product contracts.
+// For each expert e and its rows r:
+//   forward: y[r, :]  = x[r, :] w[e]^T             x.rows, w.rows         (x [R, K], w [E, N, K])
+//   dgrad:   dx[r, :] = dy[r, :] w[e]              dy.rows, w.columns     the same product: the operand holds w[e]^T
+//   wgrad:   dw[e]    = sum over r of dy[r]^T x[r]  dy.columns, x.columns  (f32; zeros, or an untouched accumulator, without rows)
+// All operands of a product have one group. Accumulation in f32, promoted from the tensor core at every 128 of the contraction at
+// most. Pad rows of operands must hold zeros (`mxfp8_quantize` writes them); those of outputs may hold anything.
+#include "cistron/ops/mxfp8.h"
+
+namespace cistron::ops {
+
+struct Mxfp8GroupedGemm {
+  const MxOperand& x;  // [R, K]
+  const MxOperand& w;  // [E, N, K]
+  const Groups& groups;
+  const Tensor& out;  // [R, N], bf16 or f32
+};
+void mxfp8_grouped_gemm(Context& ctx, const Mxfp8GroupedGemm& args);
+
+struct Mxfp8GroupedWgrad {
+  const MxOperand& dy;  // [N, R]
+  const MxOperand& x;   // [K, R]
+  const Groups& groups;
+  const Tensor& out;  // [E, N, K] f32
+  bool accumulate = false;
+};
+void mxfp8_grouped_wgrad(Context& ctx, const Mxfp8GroupedWgrad& args);
+
+}  // namespace cistron::ops
+
+namespace cistron::cpu {
+void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args);
+void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args);
+}  // namespace cistron::cpu
