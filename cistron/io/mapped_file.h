@@ -1,0 +1,24 @@
+#pragma once
+#include <cstddef>
+#include <filesystem>
+#include <span>
+
+namespace cistron::io {
+
+/// A regular file, mapped for reading. Throws Error(kBadData) that names it when it cannot be opened.
+class MappedFile {
+ public:
+  explicit MappedFile(std::filesystem::path path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::filesystem::path path_;
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace cistron::io
