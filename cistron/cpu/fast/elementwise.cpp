@@ -1,6 +1,8 @@
 #include "cistron/ops/elementwise.h"
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "cistron/cpu/fast/parallel.h"
 #include "cistron/cpu/fast/vec_math.h"
@@ -33,6 +35,11 @@ void cast(Context& ctx, const ops::Cast& args) {
 }
 
 void add(Context& ctx, const ops::Add& args) {
+  if (args.out.dtype() == DType::kF64) {
+    const auto a = args.a.span<double>(), b = args.b.span<double>();
+    std::transform(a.begin(), a.end(), b.begin(), args.out.span<double>().begin(), std::plus<>());
+    return;
+  }
   with_float_type(args.out.dtype(), [&](auto type) {
     using T = decltype(type);
     const T *a = args.a.data<T>(), *b = args.b.data<T>();
