@@ -1,0 +1,118 @@
+#include "cistron/cpu/fast/products.h"
+
+#include <cstring>
+#include <vector>
+
+#include "cistron/cpu/fast/onednn.h"
+
+namespace cistron::cpu {
+
+namespace {
+
+constexpr int64_t kPadRows = 16;
+// wgrad contracts over at most this many rows at a time.
+constexpr int64_t kContractionTile = 512;
+
+std::byte* at(void* base, int64_t element, DType dtype) { return static_cast<std::byte*>(base) + element * size_of(dtype); }
+
+// This thread's scratch number `slot`, kept between calls.
+std::byte* scratch(int slot, int64_t bytes) {
+  thread_local std::vector<std::byte> buffers[2];
+  auto& buffer = buffers[slot];
+  if (static_cast<int64_t>(buffer.size()) < bytes) buffer.resize(static_cast<size_t>(bytes));
+  return buffer.data();
+}
+
+struct Rows {
+  std::byte* data;
+  int64_t ld;  // elements
+};
+void copy_rows(Rows to, Rows from, int64_t rows, int64_t columns, DType dtype) {
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(at(to.data, r * to.ld, dtype), at(from.data, r * from.ld, dtype), static_cast<size_t>(columns * size_of(dtype)));
+}
+
+// `rows` < kPadRows rows with zeros behind them, in this thread's scratch.
+std::byte* padded(int slot, Rows from, int64_t rows, int64_t columns, DType dtype) {
+  const int64_t row_bytes = columns * size_of(dtype);
+  std::byte* block = scratch(slot, kPadRows * row_bytes);
+  copy_rows({block, columns}, from, rows, columns, dtype);
+  std::memset(block + rows * row_bytes, 0, static_cast<size_t>((kPadRows - rows) * row_bytes));
+  return block;
+}
+
+Gemm row_gemm(const RowProduct& p, int64_t rows, int64_t columns) {
+  return {.m = rows,
+          .n = columns,
+          .k = p.k,
+          .lda = p.k,
+          .ldb = p.transpose_w ? p.k : p.n,
+          .ldc = p.n,
+          .transpose_b = p.transpose_w,
+          .accumulate = p.accumulate,
+          .in = p.in,
+          .out = p.out};
+}
+
+// y's rows keep their leading dimension here: where that is large, oneDNN sums in another order.
+void padded_row_product(const RowProduct& p, Range rows, Range columns, std::byte* w) {
+  std::byte* x = padded(0, {at(p.x, rows.begin * p.k, p.in), p.k}, rows.count, p.k, p.in);
+  const Rows target{at(p.y, rows.begin * p.n + columns.begin, p.out), p.n};
+  const Rows y{scratch(1, kPadRows * p.n * size_of(p.out)), p.n};
+  if (p.accumulate) {
+    std::memset(y.data, 0, static_cast<size_t>(kPadRows * p.n * size_of(p.out)));
+    copy_rows(y, target, rows.count, columns.count, p.out);
+  }
+  gemm(row_gemm(p, kPadRows, columns.count), x, w, y.data);
+  copy_rows(target, y, rows.count, columns.count, p.out);
+}
+
+void zero_tile(const OuterProduct& p, Range n, Range k) {
+  for (int64_t i = n.begin; i < n.begin + n.count; ++i) std::fill_n(p.dw + i * p.k + k.begin, k.count, 0.0F);
+}
+
+}  // namespace
+
+void row_product(const RowProduct& p, Range rows, Range columns) {
+  if (rows.count == 0 || columns.count == 0) return;
+  if (p.k == 0) {
+    if (p.accumulate) return;
+    for (int64_t r = rows.begin; r < rows.begin + rows.count; ++r)
+      std::memset(at(p.y, r * p.n + columns.begin, p.out), 0, static_cast<size_t>(columns.count * size_of(p.out)));
+    return;
+  }
+  std::byte* w = at(p.w, p.transpose_w ? columns.begin * p.k : columns.begin, p.in);
+  const int64_t whole = rows.count / kPadRows * kPadRows;
+  if (whole > 0)
+    gemm(row_gemm(p, whole, columns.count), at(p.x, rows.begin * p.k, p.in), w, at(p.y, rows.begin * p.n + columns.begin, p.out));
+  if (whole < rows.count) padded_row_product(p, {rows.begin + whole, rows.count - whole}, columns, w);
+}
+
+void outer_product(const OuterProduct& p, Range n, Range k) {
+  if (!p.accumulate && p.rows == 0) zero_tile(p, n, k);
+  Gemm shape{.m = n.count,
+             .n = k.count,
+             .lda = p.n,
+             .ldb = p.k,
+             .ldc = p.k,
+             .transpose_a = true,
+             .accumulate = p.accumulate,
+             .in = p.in};
+  float* dw = p.dw + n.begin * p.k + k.begin;
+  const int64_t whole = p.rows / kPadRows * kPadRows;
+  for (int64_t row = 0; row < whole; row += shape.k) {
+    shape.k = std::min(kContractionTile, whole - row);
+    gemm(shape, at(p.dy, row * p.n + n.begin, p.in), at(p.x, row * p.k + k.begin, p.in), dw);
+    shape.accumulate = true;
+  }
+  if (const int64_t rest = p.rows - whole; rest > 0) {
+    const std::byte* dy = padded(0, {at(p.dy, whole * p.n + n.begin, p.in), p.n}, rest, n.count, p.in);
+    const std::byte* x = padded(1, {at(p.x, whole * p.k + k.begin, p.in), p.k}, rest, k.count, p.in);
+    shape.k = kPadRows;
+    shape.lda = n.count;
+    shape.ldb = k.count;
+    gemm(shape, dy, x, dw);
+  }
+}
+
+}  // namespace cistron::cpu
