@@ -41,6 +41,9 @@ struct MxTensor {
   MxOperand columns;
 };
 
+/// Throws, tagged with `op`, unless group, block and scales fit the elements.
+void check_operand(const char* op, const MxOperand& operand);
+
 struct MxCopies {
   bool rows = true;
   bool columns = true;
@@ -52,7 +55,7 @@ MxTensor mxfp8_empty(const Context& ctx, int64_t rows, int64_t depth, int64_t gr
 MxTensor mxfp8_empty_weights(const Context& ctx, const Shape& shape, int64_t group, int64_t sections, MxCopies copies = {});
 
 /// out = x, or with `source_row` out[r, :] = x[source_row[r], :], and zeros where that is -1. K must be a multiple of the group; R need
-/// not be: what a copy holds past row R is zeros. With `starts`, rows from starts[E] on are neither read nor written.
+/// not be: what a copy holds past row R is zeros. With `starts`, rows from starts[E] (a multiple of 128) on are neither read nor written.
 struct Mxfp8Quantize {
   const Tensor& x;  // [T, K], f32 or bf16; T = R without source_row
   const MxTensor& out;
