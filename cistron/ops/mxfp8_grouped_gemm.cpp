@@ -1,5 +1,6 @@
 #include "cistron/ops/mxfp8_grouped_gemm.h"
 
+#include "cistron/core/error.h"
 #include "cistron/ops/dispatch.h"
 
 namespace cistron::ops {
