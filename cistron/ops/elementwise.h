@@ -11,7 +11,7 @@ struct Cast {
 };
 void cast(Context& ctx, const Cast& args);
 
-/// out[i] = a[i] + b[i]; out may alias either.
+/// out[i] = a[i] + b[i]; out may alias either. f64 too: the sums of losses.
 struct Add {
   const Tensor& a;
   const Tensor& b;

@@ -29,6 +29,9 @@ int64_t max_routed_rows(int64_t tokens, int64_t top_k, int64_t experts, int64_t 
 /// Uninitialised `Groups` of these sizes from the context's arena.
 Groups empty_groups(const Context& ctx, int64_t tokens, int64_t top_k, int64_t experts);
 
+/// Throws, tagged with `op`, unless the members fit each other.
+void check_groups(const char* op, const Groups& groups);
+
 /// Stable counting sort of the choices by expert: within an expert, rows keep the order of tokens.
 struct BuildGroups {
   const Tensor& experts;  // [T, k] i32, each row's entries distinct, in [0, E)

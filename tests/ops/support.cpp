@@ -158,6 +158,18 @@ testing::AssertionResult same_bits(const Tensor& got, const Tensor& want) {
   return testing::AssertionSuccess();
 }
 
+testing::AssertionResult same_for_any_threads(const std::function<std::vector<Tensor>(Context&)>& run) {
+  CpuContext one(1);
+  const std::vector<Tensor> want = run(one);
+  for (int threads : {2, 5}) {
+    CpuContext many(threads);
+    const std::vector<Tensor> got = run(many);
+    for (size_t i = 0; i < want.size(); ++i)
+      if (auto same = same_bits(got[i], want[i]); !same) return same << " (tensor " << i << ", " << threads << " threads)";
+  }
+  return testing::AssertionSuccess();
+}
+
 std::vector<double> numeric_gradient(const std::function<double(const std::vector<double>&)>& f, std::vector<double> x,
                                      double h) {
   std::vector<double> gradient(x.size());

@@ -55,6 +55,9 @@ testing::AssertionResult within(const Tensor& got, const std::vector<double>& wa
 /// The same bytes, and shape and dtype.
 testing::AssertionResult same_bits(const Tensor& got, const Tensor& want);
 
+/// What `run` gives has the same bits with 1, 2 and 5 threads.
+testing::AssertionResult same_for_any_threads(const std::function<std::vector<Tensor>(Context&)>& run);
+
 /// (f(x + h e_i) - f(x - h e_i)) / 2h for each i: the gradient of f, to O(h^2).
 std::vector<double> numeric_gradient(const std::function<double(const std::vector<double>&)>& f, std::vector<double> x,
                                      double h = 1e-5);

@@ -1,0 +1,54 @@
+#include "cistron/ops/groups.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "cistron/core/checked.h"
+
+namespace cistron::cpu {
+
+namespace {
+
+void count_choices(const ops::BuildGroups& args) {
+  const auto counts = args.groups.counts.span<int32_t>();
+  std::fill(counts.begin(), counts.end(), 0);
+  const auto experts = args.experts.span<int32_t>();
+  for (size_t i = 0; i < experts.size(); ++i) {
+    CISTRON_CHECK(experts[i] >= 0 && experts[i] < args.groups.num_experts(), "[build_groups] choice {} is expert {} of {}", i,
+                  experts[i], args.groups.num_experts());
+    ++counts[static_cast<size_t>(experts[i])];
+  }
+}
+
+void place_segments(const ops::Groups& groups, int64_t alignment) {
+  const auto counts = groups.counts.span<int32_t>();
+  const auto starts = groups.starts.span<int32_t>();
+  starts[0] = 0;
+  for (size_t e = 0; e < counts.size(); ++e) starts[e + 1] = narrow<int32_t>(starts[e] + round_up(counts[e], alignment));
+}
+
+}  // namespace
+
+// Serial: a few integer operations a choice, far below the products that follow.
+void build_groups(Context& ctx, const ops::BuildGroups& args) {
+  const ops::Groups& groups = args.groups;
+  count_choices(args);
+  place_segments(groups, ops::row_alignment(ctx));
+  const auto source_row = groups.source_row.span<int32_t>();
+  const auto weight = groups.weight.span<float>();
+  std::fill(source_row.begin(), source_row.end(), -1);
+  std::fill(weight.begin(), weight.end(), 0.0F);
+  const auto starts = groups.starts.span<int32_t>();
+  std::vector<int32_t> next(starts.begin(), starts.end());
+  const auto experts = args.experts.span<int32_t>();
+  const auto weights = args.weights.span<float>();
+  const auto token_rows = groups.token_rows.span<int32_t>();
+  for (size_t i = 0; i < experts.size(); ++i) {
+    const auto row = static_cast<size_t>(next[static_cast<size_t>(experts[i])]++);
+    source_row[row] = static_cast<int32_t>(static_cast<int64_t>(i) / groups.top_k());
+    weight[row] = weights[i];
+    token_rows[i] = static_cast<int32_t>(row);
+  }
+}
+
+}  // namespace cistron::cpu

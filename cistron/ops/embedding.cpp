@@ -1,0 +1,22 @@
+#include "cistron/ops/embedding.h"
+
+#include "cistron/ops/check.h"
+#include "cistron/ops/dispatch.h"
+
+namespace cistron::ops {
+
+void embedding_forward(Context& ctx, const EmbeddingForward& args) {
+  check_float("embedding_forward", "table", args.table, 2);
+  check_tensor("embedding_forward", "tokens", args.tokens, {args.out.dim(0)}, DType::kI32);
+  check_tensor("embedding_forward", "out", args.out, {args.out.dim(0), args.table.dim(1)}, args.table.dtype());
+  dispatch("embedding_forward", ctx, args, cpu::embedding_forward);
+}
+
+void embedding_backward(Context& ctx, const EmbeddingBackward& args) {
+  check_float("embedding_backward", "dy", args.dy, 2);
+  check_tensor("embedding_backward", "tokens", args.tokens, {args.dy.dim(0)}, DType::kI32);
+  check_tensor("embedding_backward", "dtable", args.dtable.grad, {args.dtable.grad.dim(0), args.dy.dim(1)}, DType::kF32);
+  dispatch("embedding_backward", ctx, args, cpu::embedding_backward);
+}
+
+}  // namespace cistron::ops

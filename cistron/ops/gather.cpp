@@ -1,0 +1,26 @@
+#include "cistron/ops/gather.h"
+
+#include "cistron/ops/check.h"
+#include "cistron/ops/dispatch.h"
+
+namespace cistron::ops {
+
+void gather(Context& ctx, const Gather& args) {
+  check_groups("gather", args.groups);
+  check_float("gather", "x", args.x, 2);
+  const int64_t hidden = args.x.dim(1);
+  check_tensor("gather", "x", args.x, {args.groups.num_tokens(), hidden}, args.x.dtype());
+  check_tensor("gather", "out", args.out, {args.groups.max_rows(), hidden}, args.x.dtype());
+  dispatch("gather", ctx, args, cpu::gather);
+}
+
+void combine(Context& ctx, const Combine& args) {
+  check_groups("combine", args.groups);
+  check_float("combine", "x", args.x, 2);
+  const int64_t hidden = args.x.dim(1);
+  check_tensor("combine", "x", args.x, {args.groups.max_rows(), hidden}, args.x.dtype());
+  check_tensor("combine", "out", args.out, {args.groups.num_tokens(), hidden}, args.x.dtype());
+  dispatch("combine", ctx, args, cpu::combine);
+}
+
+}  // namespace cistron::ops

@@ -1,0 +1,45 @@
+#include "cistron/ops/groups.h"
+
+#include "cistron/core/checked.h"
+#include "cistron/ops/check.h"
+#include "cistron/ops/dispatch.h"
+
+namespace cistron::ops {
+
+int64_t row_alignment(const Context& ctx) { return ctx.device.is_cuda() ? 128 : 1; }
+
+int64_t max_routed_rows(int64_t tokens, int64_t top_k, int64_t experts, int64_t alignment) {
+  return round_up(checked_add(checked_mul(tokens, top_k), checked_mul(experts, alignment - 1)), alignment);
+}
+
+Groups empty_groups(const Context& ctx, int64_t tokens, int64_t top_k, int64_t experts) {
+  const int64_t rows = max_routed_rows(tokens, top_k, experts, row_alignment(ctx));
+  return {.starts = ctx.empty({experts + 1}, DType::kI32),
+          .counts = ctx.empty({experts}, DType::kI32),
+          .source_row = ctx.empty({rows}, DType::kI32),
+          .weight = ctx.empty({rows}, DType::kF32),
+          .token_rows = ctx.empty({tokens, top_k}, DType::kI32)};
+}
+
+void check_groups(const char* op, const Groups& groups) {
+  const int64_t experts = groups.counts.numel();
+  check_tensor(op, "groups.counts", groups.counts, {experts}, DType::kI32);
+  check_tensor(op, "groups.starts", groups.starts, {experts + 1}, DType::kI32);
+  check_tensor(op, "groups.source_row", groups.source_row, {groups.source_row.numel()}, DType::kI32);
+  check_tensor(op, "groups.weight", groups.weight, groups.source_row.shape(), DType::kF32);
+  CISTRON_CHECK(groups.token_rows.shape().rank() == 2, "[{}] groups.token_rows is {}, wanted [T, k]", op,
+                to_string(groups.token_rows.shape()));
+  check_tensor(op, "groups.token_rows", groups.token_rows, groups.token_rows.shape(), DType::kI32);
+}
+
+void build_groups(Context& ctx, const BuildGroups& args) {
+  const Groups& groups = args.groups;
+  check_groups("build_groups", groups);
+  check_tensor("build_groups", "experts", args.experts, groups.token_rows.shape(), DType::kI32);
+  check_tensor("build_groups", "weights", args.weights, groups.token_rows.shape(), DType::kF32);
+  const int64_t rows = max_routed_rows(groups.num_tokens(), groups.top_k(), groups.num_experts(), row_alignment(ctx));
+  CISTRON_CHECK(groups.max_rows() >= rows, "[build_groups] room for {} rows, {} may be needed", groups.max_rows(), rows);
+  dispatch("build_groups", ctx, args, cpu::build_groups);
+}
+
+}  // namespace cistron::ops
