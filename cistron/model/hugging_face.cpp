@@ -187,9 +187,7 @@ void export_hugging_face(const std::filesystem::path& directory, const ModelConf
     writer.commit();
   }
   if (shards.size() > 1) io::write_shard_index(directory, shards);
-  io::AtomicFile file(directory / "config.json");
-  file.write(std::as_bytes(std::span(json)));
-  file.commit();
+  io::write_file(directory / "config.json", json);
 }
 
 }  // namespace cistron::model
