@@ -1,0 +1,27 @@
+#include "cistron/ops/optimizer.h"
+
+#include "cistron/core/error.h"
+#include "cistron/ops/dispatch.h"
+
+namespace cistron::ops {
+
+void grad_norm(Context& ctx, const GradNorm& args) {
+  CISTRON_CHECK(args.state != nullptr, "[grad_norm] no state");
+  for (const Tensor& grad : args.grads) check_tensor("grad_norm", "grad", grad, grad.shape(), DType::kF32);
+  dispatch("grad_norm", ctx, args, cpu::grad_norm);
+}
+
+void adamw(Context& ctx, const AdamW& args) {
+  CISTRON_CHECK(args.state != nullptr, "[adamw] no state");
+  for (const AdamWTensor& t : args.tensors) {
+    const Shape& shape = t.master.shape();
+    check_tensor("adamw", "master", t.master, shape, DType::kF32);
+    check_tensor("adamw", "grad", t.grad, shape, DType::kF32);
+    check_tensor("adamw", "m", t.m, shape, DType::kF32);
+    check_tensor("adamw", "v", t.v, shape, DType::kF32);
+    if (t.working.defined()) check_tensor("adamw", "working", t.working, shape, DType::kBF16);
+  }
+  dispatch("adamw", ctx, args, cpu::adamw);
+}
+
+}  // namespace cistron::ops
