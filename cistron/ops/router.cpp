@@ -1,0 +1,56 @@
+#include "cistron/ops/router.h"
+
+#include "cistron/core/error.h"
+#include "cistron/ops/dispatch.h"
+
+namespace cistron::ops {
+
+namespace {
+
+void check_choices(const char* op, const Tensor& probs, const Tensor& experts) {
+  CISTRON_CHECK(probs.shape().rank() == 2 && experts.shape().rank() == 2,
+                "[{}] probs is {}, experts {}, wanted [T, E] and [T, k]", op, to_string(probs.shape()),
+                to_string(experts.shape()));
+  check_tensor(op, "probs", probs, probs.shape(), DType::kF32);
+  check_tensor(op, "experts", experts, {probs.dim(0), experts.dim(1)}, DType::kI32);
+  CISTRON_CHECK(experts.dim(1) >= 1 && experts.dim(1) <= probs.dim(1), "[{}] top {} of {} experts", op, experts.dim(1),
+                probs.dim(1));
+}
+
+void check_stats(const char* op, const Tensor& probs, const Tensor& stats) {
+  check_tensor(op, "stats", stats, {2 * probs.dim(1) + 3}, DType::kF64);
+}
+
+}  // namespace
+
+void router_forward(Context& ctx, const RouterForward& args) {
+  constexpr const char* kOp = "router_forward";
+  check_choices(kOp, args.probs, args.experts);
+  check_tensor(kOp, "logits", args.logits, args.probs.shape(), DType::kF32);
+  check_tensor(kOp, "lse", args.lse, {args.probs.dim(0)}, DType::kF32);
+  check_tensor(kOp, "weights", args.weights, args.experts.shape(), DType::kF32);
+  dispatch(kOp, ctx, args, cpu::router_forward);
+}
+
+void router_stats(Context& ctx, const RouterStats& args) {
+  constexpr const char* kOp = "router_stats";
+  check_choices(kOp, args.probs, args.experts);
+  check_tensor(kOp, "lse", args.lse, {args.probs.dim(0)}, DType::kF32);
+  check_stats(kOp, args.probs, args.stats);
+  dispatch(kOp, ctx, args, cpu::router_stats);
+}
+
+void router_backward(Context& ctx, const RouterBackward& args) {
+  constexpr const char* kOp = "router_backward";
+  check_groups(kOp, args.groups);
+  check_choices(kOp, args.probs, args.experts);
+  check_tensor(kOp, "groups.token_rows", args.groups.token_rows, args.experts.shape(), DType::kI32);
+  check_tensor(kOp, "lse", args.lse, {args.probs.dim(0)}, DType::kF32);
+  check_tensor(kOp, "weights", args.weights, args.experts.shape(), DType::kF32);
+  check_tensor(kOp, "drow_weight", args.drow_weight, {args.groups.max_rows()}, DType::kF32);
+  check_stats(kOp, args.probs, args.stats);
+  check_tensor(kOp, "dlogits", args.dlogits, args.probs.shape(), DType::kF32);
+  dispatch(kOp, ctx, args, cpu::router_backward);
+}
+
+}  // namespace cistron::ops
