@@ -1,4 +1,5 @@
-// MXFP8 products on the CPU: operands decoded (exactly, but for values under 2^-133 in bf16), then the ordinary grouped products.
+// MXFP8 products on the CPU: operands decoded to f32, which is exact, then the ordinary grouped products.
+#include "cistron/ops/elementwise.h"
 #include "cistron/ops/grouped_gemm.h"
 #include "cistron/ops/mxfp8_format.h"
 #include "cistron/ops/mxfp8_grouped_gemm.h"
@@ -6,8 +7,8 @@
 namespace cistron::cpu {
 namespace {
 
-Tensor decode(Context& ctx, const ops::MxOperand& x, DType dtype) {
-  Tensor out = ctx.empty(x.elements.shape(), dtype);
+Tensor decode(Context& ctx, const ops::MxOperand& x) {
+  Tensor out = ctx.empty(x.elements.shape(), DType::kF32);
   mxfp8_dequantize(ctx, {.x = x, .out = out});
   return out;
 }
@@ -32,9 +33,12 @@ Tensor decode_transposed(Context& ctx, const ops::MxOperand& x) {
 }  // namespace
 
 void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args) {
-  const Tensor x = decode(ctx, args.x, args.out.dtype());
-  const Tensor w = decode(ctx, args.w, args.out.dtype());
-  grouped_gemm_forward(ctx, {.x = x, .w = w, .groups = args.groups, .out = args.out});
+  const Tensor x = decode(ctx, args.x);
+  const Tensor w = decode(ctx, args.w);
+  const bool in_f32 = args.out.dtype() == DType::kF32;
+  const Tensor y = in_f32 ? args.out : ctx.empty(args.out.shape(), DType::kF32);
+  grouped_gemm_forward(ctx, {.x = x, .w = w, .groups = args.groups, .out = y});
+  if (!in_f32) cast(ctx, {.x = y, .out = args.out});
 }
 
 void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args) {
