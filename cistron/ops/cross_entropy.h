@@ -3,22 +3,24 @@
 //   logits[t, :] = x[t, :] w^T (f32);  nll[t] = logsumexp(logits[t, :]) - logits[t, labels[t]]
 //   loss = sum over t of loss_weight[t] nll[t];  rows with labels[t] < 0 count nothing
 // With `dx` defined, the gradients of scale x loss come in the same pass: dlogits = scale loss_weight (softmax - onehot),
-// dx = dlogits w, dw += dlogits^T x. The loss itself stays unscaled.
+// dx = dlogits w, dw += dlogits^T x. The loss itself stays unscaled. A label of V or more throws and names its position.
 #include "cistron/core/context.h"
 #include "cistron/core/step_state.h"
 
 namespace cistron::ops {
 
 struct LinearCrossEntropy {
-  const Tensor& x;            // [T, H]
-  const Tensor& w;            // [V, H], x's dtype
-  const Tensor& labels;       // [T] i32, -1: none
-  const Tensor& loss_weight;  // [T] f32
-  const Tensor& nll;          // [T] f32, written; 0 where there is no label
-  const Tensor& loss;         // [1] f64: added to, in a fixed order
+  const Tensor& x;                   // [T, H]
+  const Tensor& w;                   // [V, H], x's dtype
+  const Tensor& labels;              // [T] i32, -1: none
+  const Tensor& loss_weight;         // [T] f32
+  const Tensor& nll;                 // [T] f32, written; 0 where there is no label
+  const Tensor& loss;                // [1] f64: added to, in a fixed order
   const StepState* state = nullptr;  // its loss_scale is the scale; on the device; null: forward only
-  Tensor dx = {};             // [T, H], written; undefined: forward only
-  GradSink dw = {};           // [V, H] f32
+  Tensor dx = {};                    // [T, H], written; undefined: forward only
+  GradSink dw = {};                  // [V, H] f32
+  Tensor logits = {};                // scratch of the operation's own, a chunk of rows by V, f32; callers leave both undefined
+  Tensor dlogits = {};               // the same in x's dtype
 };
 void linear_cross_entropy(Context& ctx, const LinearCrossEntropy& args);
 

@@ -115,4 +115,18 @@ void outer_product(const OuterProduct& p, Range n, Range k) {
   }
 }
 
+void row_product(const Context& ctx, const RowProduct& p, int64_t rows) {
+  const int64_t row_tiles = ceil_div(rows, kRowTile), column_tiles = ceil_div(p.n, kColumnTile);
+  ctx.parallel_for(row_tiles * column_tiles, [&](int64_t i) {
+    row_product(p, tile_range(i / column_tiles, kRowTile, rows), tile_range(i % column_tiles, kColumnTile, p.n));
+  });
+}
+
+void outer_product(const Context& ctx, const OuterProduct& p) {
+  const int64_t n_tiles = ceil_div(p.n, kRowTile), k_tiles = ceil_div(p.k, kColumnTile);
+  ctx.parallel_for(n_tiles * k_tiles, [&](int64_t i) {
+    outer_product(p, tile_range(i / k_tiles, kRowTile, p.n), tile_range(i % k_tiles, kColumnTile, p.k));
+  });
+}
+
 }  // namespace cistron::cpu

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "cistron/core/checked.h"
-#include "cistron/core/dtype.h"
+#include "cistron/core/context.h"
 
 namespace cistron::cpu {
 
@@ -33,6 +33,8 @@ struct RowProduct {
   DType in = DType::kF32, out = DType::kF32;
 };
 void row_product(const RowProduct& product, Range rows, Range columns);
+/// All tiles of rows [0, rows).
+void row_product(const Context& ctx, const RowProduct& product, int64_t rows);
 
 /// dw[N, K] = dy[rows, N]^T x[rows, K]; zeros (or an untouched accumulator) without rows.
 struct OuterProduct {
@@ -44,5 +46,7 @@ struct OuterProduct {
   DType in = DType::kF32;
 };
 void outer_product(const OuterProduct& product, Range n, Range k);
+/// All tiles.
+void outer_product(const Context& ctx, const OuterProduct& product);
 
 }  // namespace cistron::cpu
