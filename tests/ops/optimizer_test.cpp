@@ -1,0 +1,207 @@
+#include "cistron/ops/optimizer.h"
+
+#include <gmock/gmock.h>
+
+#include <limits>
+
+#include "cistron/cpu/ref/optimizer.h"
+#include "tests/ops/support.h"
+
+namespace cistron {
+namespace {
+
+using test::copy_of, test::error_of, test::poisoned, test::random_tensor, test::same_bits, test::to_double, test::within;
+using testing::HasSubstr;
+
+constexpr double kU = 0x1p-24;
+
+std::vector<Tensor> gradients(const Context& ctx) {
+  std::vector<Tensor> grads;
+  for (const Shape& shape : {Shape{3, 17}, Shape{1}, Shape{0, 8}, Shape{2, 100, 300}, Shape{16384}})
+    grads.push_back(random_tensor(ctx, shape, DType::kF32, grads.size() + 1));
+  return grads;
+}
+
+StepState norm_of(Context& ctx, const std::vector<Tensor>& grads, float clip_norm) {
+  StepState state{.clip_norm = clip_norm, .grad_norm = -1.0F, .clip_factor = -1.0F, .finite = -1};
+  ops::grad_norm(ctx, {grads, &state});
+  return state;
+}
+
+TEST(GradNorm, IsTheNormOfAllTensorsToOneRounding) {
+  test::CpuContext ctx(2);
+  const auto grads = gradients(ctx);
+  double squares = 0;
+  for (const Tensor& grad : grads) squares += cpu::ref::sum_of_squares(to_double(grad));
+  const double want = std::sqrt(squares);
+  const StepState state = norm_of(ctx, grads, 1.0F);
+  EXPECT_NEAR(state.grad_norm, want, want * kU * 1.001);
+  EXPECT_NEAR(state.clip_factor, 1.0 / (want + 1e-6), 4 * kU / want);
+  EXPECT_EQ(state.finite, 1);
+  EXPECT_EQ(norm_of(ctx, grads, 0.0F).clip_factor, 1.0F);
+  EXPECT_EQ(norm_of(ctx, grads, 1e6F).clip_factor, 1.0F);
+  EXPECT_GT(std::abs(norm_of(ctx, {grads.begin() + 1, grads.end()}, 1.0F).grad_norm - want), want * kU * 2);  // control
+  EXPECT_EQ(norm_of(ctx, {}, 1.0F).grad_norm, 0.0F);
+}
+
+TEST(GradNorm, LargeValuesDoNotOverflowOnTheWay) {
+  test::CpuContext ctx;
+  const StepState state = norm_of(ctx, {test::tensor_of(ctx, {2}, DType::kF32, {3e30, 4e30})}, 1.0F);
+  EXPECT_NEAR(state.grad_norm / 5e30, 1.0, 2 * kU);
+  EXPECT_EQ(state.finite, 1);
+}
+
+TEST(GradNorm, OneBadElementAnywhereIsSeen) {
+  test::CpuContext ctx(2);
+  for (float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()})
+    for (size_t tensor : {0U, 1U, 3U, 4U}) {
+      const auto grads = gradients(ctx);
+      grads[tensor].span<float>().back() = bad;
+      const StepState state = norm_of(ctx, grads, 1.0F);
+      EXPECT_EQ(state.finite, 0);
+      EXPECT_FALSE(std::isfinite(state.grad_norm));
+    }
+}
+
+struct Moments {
+  Tensor master, grad, m, v, working;
+  Moments(const Context& ctx, const Shape& shape, uint64_t seed)
+      : master(random_tensor(ctx, shape, DType::kF32, seed)),
+        grad(random_tensor(ctx, shape, DType::kF32, seed + 1)),
+        m(random_tensor(ctx, shape, DType::kF32, seed + 2)),
+        v(random_tensor(ctx, shape, DType::kF32, seed + 3)),
+        working(poisoned(ctx, shape, DType::kBF16)) {
+    for (float& x : v.span<float>()) x *= x;
+  }
+  [[nodiscard]] ops::AdamWTensor args(float decay) const { return {master, grad, m, v, working, decay}; }
+};
+
+constexpr float kBeta1 = 0.9F, kBeta2 = 0.95F;
+
+StepState state_at(int64_t step) {
+  return {.step = step,
+          .learning_rate = 3e-2F,
+          .bias_correction1 = static_cast<float>(1 - std::pow(static_cast<double>(kBeta1), step)),
+          .bias_correction2 = static_cast<float>(1 - std::pow(static_cast<double>(kBeta2), step)),
+          .clip_factor = 0.37F};
+}
+
+struct Expected {
+  std::vector<double> p, m, v, p_bound, m_bound, v_bound;
+};
+
+/// The reference's update in f64, and what single roundings of its terms can add up to.
+Expected expected(const Moments& t, const StepState& state, float decay, double eps) {
+  Expected e{to_double(t.master), to_double(t.m), to_double(t.v), {}, {}, {}};
+  const auto grad = to_double(t.grad);
+  const cpu::ref::AdamWNumbers<double> numbers{kBeta1, kBeta2, eps, state.learning_rate, decay, state.clip_factor, state.step};
+  for (size_t i = 0; i < e.p.size(); ++i) {
+    const double p = std::abs(e.p[i]);
+    const double m_size = kBeta1 * std::abs(e.m[i]) + (1.0 - kBeta1) * std::abs(grad[i] * state.clip_factor);
+    cpu::ref::adamw(numbers, grad[i], e.p[i], e.m[i], e.v[i]);
+    const double update =
+        state.learning_rate * m_size / state.bias_correction1 / (std::sqrt(e.v[i] / state.bias_correction2) + eps);
+    e.m_bound.push_back(4 * kU * m_size);  // product, product, product, sum
+    e.v_bound.push_back(5 * kU * e.v[i]);  // all terms positive
+    e.p_bound.push_back(14 * kU * update + 4 * kU * (p + update));
+  }
+  return e;
+}
+
+void step(Context& ctx, const Moments& t, float decay, const StepState& state, float eps) {
+  const std::vector<ops::AdamWTensor> tensors{t.args(decay)};
+  ops::adamw(ctx, {.tensors = tensors, .beta1 = kBeta1, .beta2 = kBeta2, .eps = eps, .state = &state});
+}
+
+TEST(AdamW, MatchesTheReferenceForSeveralSteps) {
+  test::CpuContext ctx(2);
+  for (const Shape& shape : {Shape{1}, Shape{17}, Shape{3, 80}, Shape{40000}, Shape{0}})
+    for (float decay : {0.0F, 0.1F})
+      for (int64_t at : {1, 2, 1000}) {
+        const Moments t(ctx, shape, 1);
+        if (at == 1) {
+          for (float& x : t.m.span<float>()) x = 0;
+          for (float& x : t.v.span<float>()) x = 0;
+        }
+        const Expected want = expected(t, state_at(at), decay, 1e-8F);
+        const Expected other_decay = expected(t, state_at(at), decay + 0.01F, 1e-8F);
+        step(ctx, t, decay, state_at(at), 1e-8F);
+        EXPECT_TRUE(within(t.master, want.p, want.p_bound));
+        EXPECT_TRUE(within(t.m, want.m, want.m_bound));
+        EXPECT_TRUE(within(t.v, want.v, want.v_bound));
+        for (int64_t i = 0; i < t.master.numel(); ++i) {
+          const auto j = static_cast<size_t>(i);
+          ASSERT_EQ(t.working.span<bf16>()[j].bits, bf16(t.master.span<float>()[j]).bits);
+        }
+        if (t.master.numel() < 2) continue;
+        EXPECT_FALSE(within(t.master, other_decay.p, want.p_bound));  // control
+      }
+}
+
+// Loshchilov and Hutter's sequence by hand, two steps of one element: p = 1, g = 0.5 then -0.25.
+TEST(AdamW, TwoStepsByHand) {
+  test::CpuContext ctx;
+  const Tensor p = test::tensor_of(ctx, {1}, DType::kF32, {1}), g = test::tensor_of(ctx, {1}, DType::kF32, {0.5});
+  const Tensor m = test::tensor_of(ctx, {1}, DType::kF32, {0}), v = test::tensor_of(ctx, {1}, DType::kF32, {0});
+  const std::vector<ops::AdamWTensor> tensors{{p, g, m, v, {}, 0.1F}};
+  StepState state{.step = 1, .learning_rate = 0.01F, .bias_correction1 = 0.5F, .bias_correction2 = 0.25F};
+  ops::adamw(ctx, {.tensors = tensors, .beta1 = 0.5F, .beta2 = 0.75F, .eps = 0.0F, .state = &state});
+  EXPECT_NEAR(to_double(p)[0], 0.999 - 0.01, 1e-7);  // m_hat = g, v_hat = g^2
+  g.span<float>()[0] = -0.25F;
+  state.bias_correction1 = 0.75F;
+  state.bias_correction2 = 0.4375F;
+  ops::adamw(ctx, {.tensors = tensors, .beta1 = 0.5F, .beta2 = 0.75F, .eps = 0.0F, .state = &state});
+  EXPECT_NEAR(to_double(m)[0], 0.0, 1e-9);  // 0.5 x 0.25 - 0.5 x 0.25
+  EXPECT_NEAR(to_double(v)[0], 0.75 * 0.0625 + 0.25 * 0.0625, 1e-9);
+  EXPECT_NEAR(to_double(p)[0], 0.989 * 0.999, 1e-7);
+}
+
+TEST(AdamW, TouchesNothingWhenNotFinite) {
+  test::CpuContext ctx;
+  const Moments t(ctx, {1000}, 5);
+  const Tensor p = copy_of(ctx, t.master), m = copy_of(ctx, t.m), v = copy_of(ctx, t.v), working = copy_of(ctx, t.working);
+  StepState state = state_at(3);
+  state.finite = 0;
+  step(ctx, t, 0.1F, state, 1e-8F);
+  EXPECT_TRUE(same_bits(t.master, p) && same_bits(t.m, m) && same_bits(t.v, v) && same_bits(t.working, working));
+  state.finite = 1;
+  step(ctx, t, 0.1F, state, 1e-8F);
+  EXPECT_FALSE(same_bits(t.master, p));  // control
+}
+
+TEST(Optimizer, SameBitsForAnyThreads) {
+  EXPECT_TRUE(test::same_for_any_threads([](Context& ctx) {
+    const Moments t(ctx, {100001}, 6);
+    StepState state = state_at(2);
+    state.clip_norm = 0.5F;
+    const std::vector<Tensor> grads{t.grad, t.m};
+    ops::grad_norm(ctx, {grads, &state});
+    step(ctx, t, 0.1F, state, 1e-8F);
+    return std::vector{t.master, t.m, t.v, t.working, test::tensor_of(ctx, {1}, DType::kF64, {state.grad_norm})};
+  }));
+}
+
+TEST(Optimizer, ChecksShapesAlsoOnMeta) {
+  Context ctx = test::meta_context();
+  const Tensor a = ctx.empty({6}, DType::kF32), b = ctx.empty({7}, DType::kF32), half = ctx.empty({6}, DType::kBF16);
+  StepState state;
+  const auto adamw = [&](const ops::AdamWTensor& t) {
+    const std::vector<ops::AdamWTensor> tensors{t};
+    ops::adamw(ctx, {.tensors = tensors, .state = &state});
+  };
+  const auto norm = [&](const Tensor& t) {
+    const std::vector<Tensor> grads{t};
+    ops::grad_norm(ctx, {grads, &state});
+  };
+  norm(a);
+  adamw({a, a, a, a, half});
+  adamw({a, a, a, a, {}});
+  EXPECT_THAT(error_of([&] { norm(half); }), HasSubstr("[grad_norm] grad"));
+  EXPECT_THAT(error_of([&] { adamw({a, b, a, a, {}}); }), HasSubstr("[adamw] grad"));
+  EXPECT_THAT(error_of([&] { adamw({a, a, a, b, {}}); }), HasSubstr("[adamw] v"));
+  EXPECT_THAT(error_of([&] { adamw({a, a, a, a, a}); }), HasSubstr("[adamw] working"));
+}
+
+}  // namespace
+}  // namespace cistron
