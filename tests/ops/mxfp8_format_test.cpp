@@ -41,7 +41,8 @@ TEST(Mxfp8Format, ElementsOneUlpBesideEveryMiddle) {
 }
 
 TEST(Mxfp8Format, ScaleOfEveryBf16AndBesideEveryLimit) {
-  for_each_bf16([](float x) { ASSERT_EQ(ops::e8m0_from_amax(std::bit_cast<uint32_t>(std::fabs(x))), e8m0_smallest(std::fabs(x))) << x; });
+  for_each_bf16(
+      [](float x) { ASSERT_EQ(ops::e8m0_from_amax(std::bit_cast<uint32_t>(std::fabs(x))), e8m0_smallest(std::fabs(x))) << x; });
   for (int k = -149; k < 120; ++k)
     for (const int ulp : {-1, 0, 1}) {
       const uint32_t bits = std::bit_cast<uint32_t>(std::ldexp(448.0F, k)) + static_cast<uint32_t>(ulp);

@@ -20,15 +20,18 @@ std::vector<Case> read_cases() {
     Case c;
     std::istringstream in(line);
     in >> c.kind;
-    if (c.kind == "e4m3") in >> c.elements;
-    else in >> c.odd_every >> c.group >> c.experts >> c.rows >> c.width >> c.sections >> c.elements >> c.scales;
+    if (c.kind == "e4m3")
+      in >> c.elements;
+    else
+      in >> c.odd_every >> c.group >> c.experts >> c.rows >> c.width >> c.sections >> c.elements >> c.scales;
     cases.push_back(c);
   }
   return cases;
 }
 
 uint16_t plain_bits(uint64_t i, uint64_t width, uint64_t odd_every) {
-  constexpr uint16_t kOdd[] = {0x0000, 0x8000, 0x0001, 0x8001, 0x007F, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80, 0x7FC0, 0x43E0, 0x43E1, 0x43DF};
+  constexpr uint16_t kOdd[] = {0x0000, 0x8000, 0x0001, 0x8001, 0x007F, 0x7F7F, 0xFF7F,
+                               0x7F80, 0xFF80, 0x7FC0, 0x43E0, 0x43E1, 0x43DF};
   if (i % odd_every == 5) return kOdd[i / odd_every % std::size(kOdd)];
   const uint64_t h = (i * 2654435761U + 12345) % (1ULL << 32);
   return static_cast<uint16_t>((h >> 31) << 15 | (96 + (i / width) * 7 % 41 + (h >> 8) % 12) << 7 | ((h >> 20) & 127));
@@ -43,10 +46,12 @@ uint16_t edge_bits(uint64_t i) {
 }
 
 Tensor inputs(const Context& ctx, const Case& c) {
-  Tensor x = ctx.empty(c.kind == "rows" || c.kind == "columns" ? Shape{c.rows, c.width} : Shape{c.experts, c.rows, c.width}, DType::kBF16);
+  Tensor x = ctx.empty(c.kind == "rows" || c.kind == "columns" ? Shape{c.rows, c.width} : Shape{c.experts, c.rows, c.width},
+                       DType::kBF16);
   uint64_t i = 0;
   for (bf16& value : x.span<bf16>()) {
-    value.bits = c.odd_every == 0 ? edge_bits(i) : plain_bits(i, static_cast<uint64_t>(c.width), static_cast<uint64_t>(c.odd_every));
+    value.bits =
+        c.odd_every == 0 ? edge_bits(i) : plain_bits(i, static_cast<uint64_t>(c.width), static_cast<uint64_t>(c.odd_every));
     ++i;
   }
   return x;
@@ -69,8 +74,8 @@ enum class By { kReference, kFast };
 ops::MxTensor quantized(Context& ctx, const Case& c, By by) {
   const Tensor x = inputs(ctx, c);
   const bool weight = c.kind == "weight" || c.kind == "turned";
-  const ops::MxTensor out = weight ? ops::mxfp8_empty_weights(ctx, x.shape(), c.group, c.sections)
-                                   : ops::mxfp8_empty(ctx, c.rows, c.width, c.group);
+  const ops::MxTensor out =
+      weight ? ops::mxfp8_empty_weights(ctx, x.shape(), c.group, c.sections) : ops::mxfp8_empty(ctx, c.rows, c.width, c.group);
   test::poison(out);
   if (weight && by == By::kFast) ops::mxfp8_quantize_weights(ctx, {.w = x, .out = out});
   if (weight && by == By::kReference) test::reference_quantize_weights(x, out);

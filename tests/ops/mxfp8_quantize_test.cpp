@@ -1,7 +1,7 @@
 // The fast quantisers against the reference, bit for bit.
-#include "cistron/ops/mxfp8_format.h"
 #include <gmock/gmock.h>
 
+#include "cistron/ops/mxfp8_format.h"
 #include "tests/ops/mxfp8_support.h"
 
 namespace cistron {
