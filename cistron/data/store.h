@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,6 +42,8 @@ class StoreSplit {
 
  private:
   friend class Store;
+  void open(const std::filesystem::path& directory, int64_t vocab_size, const nlohmann::json& manifest);
+
   std::shared_ptr<const io::MappedFile> tokens_file_, records_file_;
   std::span<const uint64_t> token_starts_;  // [N + 1]
   std::span<const uint64_t> id_starts_;     // [N + 1]

@@ -35,8 +35,8 @@ class Tokenizer {
   /// refused (then `ids` is as it was). What became the unknown token is counted in `replaced`.
   virtual int64_t encode(std::string_view residues, OnUnknown on_unknown, std::vector<int32_t>& ids,
                          ReplacedCounts& replaced) const = 0;
-  /// The residues; special tokens are left out, an unknown one is the alphabet's letter for "any" (X, N). Throws on an id that
-  /// is not in the vocabulary.
+  /// The residues; special tokens (whose text is longer than a letter) are left out, an unknown one is the alphabet's letter for
+  /// "any" (X, N). Throws on an id that is not in the vocabulary.
   [[nodiscard]] virtual std::string decode(std::span<const int32_t> ids) const = 0;
 };
 
@@ -45,6 +45,9 @@ std::vector<std::string_view> tokenizer_names();
 
 /// Throws Error(kUsage) that lists the known names.
 std::unique_ptr<const Tokenizer> make_tokenizer(std::string_view name);
+
+/// A character as messages show it: 'J', byte 0x07.
+std::string printable(char character);
 
 /// `residues` with its begin and end token. Throws Error(kBadData) that names `where`, the character, and its column from 1.
 std::vector<int32_t> encode_whole(const Tokenizer& tokenizer, std::string_view residues, std::string_view where,

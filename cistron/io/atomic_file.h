@@ -23,6 +23,7 @@ class FileWriter {
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   void write(std::span<const std::byte> bytes);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   /// Overwrites, or leaves a hole that reads as zeros; `write` goes on where it was.
   void write_at(int64_t offset, std::span<const std::byte> bytes);
   void sync();
@@ -44,7 +45,7 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(std::span<const std::byte> bytes) { writer_.write(bytes); }
-  void write(std::string_view text) { writer_.write(std::as_bytes(std::span(text))); }
+  void write(std::string_view text) { writer_.write(text); }
   void write_at(int64_t offset, std::span<const std::byte> bytes) { writer_.write_at(offset, bytes); }
   void commit();
 

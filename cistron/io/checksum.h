@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace cistron::io {
 
@@ -22,6 +23,7 @@ class Xxh64 {
 };
 
 uint64_t xxh64(std::span<const std::byte> bytes, uint64_t seed = 0);
+inline uint64_t xxh64(std::string_view text) { return xxh64(std::as_bytes(std::span(text))); }
 
 /// CRC-32C (Castagnoli), as TFRecord files carry it.
 uint32_t crc32c(std::span<const std::byte> bytes);

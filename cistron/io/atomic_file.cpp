@@ -1,0 +1,181 @@
+#include "cistron/io/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+
+#include "cistron/core/error.h"
+
+namespace cistron::io {
+namespace fs = std::filesystem;
+namespace {
+
+fs::path beside(const fs::path& path, const char* suffix) {
+  if (!path.has_filename()) return beside(path.parent_path(), suffix);  // "run/" is "run"
+  fs::path result = path;
+  return result += suffix;
+}
+
+fs::path parent_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+
+void sync_path(const fs::path& path, int flags) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+  if (fd < 0) throw_errno("cannot open to sync", path);
+  const int result = fsync(fd);
+  const int error = errno;
+  close(fd);
+  errno = error;
+  if (result != 0) throw_errno("cannot sync", path);
+}
+
+void rename_path(const fs::path& from, const fs::path& to) {
+  if (rename(from.c_str(), to.c_str()) != 0) throw_errno("cannot rename into place", to);
+}
+
+void remove_tree(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) {
+    errno = error.value();
+    throw_errno("cannot remove", path);
+  }
+}
+
+void make_directories(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) {
+    errno = error.value();
+    throw_errno("cannot create the directory", path);
+  }
+}
+
+// Leaves before roots, so that a folder is on the disk only after what it holds.
+void sync_tree(const fs::path& directory) {
+  std::error_code error;
+  fs::directory_iterator entries(directory, error);
+  if (error) {
+    errno = error.value();
+    throw_errno("cannot list", directory);
+  }
+  for (const auto& entry : entries) {
+    if (entry.is_directory())
+      sync_tree(entry.path());
+    else
+      sync_path(entry.path(), 0);
+  }
+  sync_directory(directory);
+}
+
+}  // namespace
+
+void throw_errno(std::string_view what, const fs::path& where) {
+  const int error = errno;
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  const std::string reason = std::generic_category().message(error);
+  throw Error(full ? ErrorKind::kOutOfSpace : ErrorKind::kFailed, what, where.string(),
+              full ? reason + "; free some space" : reason);
+}
+
+void sync_directory(const fs::path& directory) { sync_path(directory, O_DIRECTORY); }
+
+FileWriter::FileWriter(fs::path path)
+    : path_(std::move(path)), fd_(open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+  if (fd_ < 0) throw_errno("cannot create the file", path_);
+}
+
+FileWriter::~FileWriter() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void FileWriter::write(std::span<const std::byte> bytes) {
+  write_at(offset_, bytes);
+  offset_ += static_cast<int64_t>(bytes.size());
+}
+
+void FileWriter::write_at(int64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = pwrite(fd_, bytes.data(), bytes.size(), offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw_errno("cannot write the file", path_);
+    bytes = bytes.subspan(static_cast<size_t>(written));
+    offset += written;
+  }
+}
+
+void FileWriter::sync() {
+  if (fsync(fd_) != 0) throw_errno("cannot sync", path_);
+}
+
+void FileWriter::close() {
+  const int fd = fd_;
+  fd_ = -1;
+  if (fd >= 0 && ::close(fd) != 0) throw_errno("cannot close the file", path_);
+}
+
+AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)), writer_(beside(path_, ".partial")) {}
+
+AtomicFile::~AtomicFile() {
+  std::error_code ignored;
+  if (!committed_) fs::remove(writer_.path(), ignored);
+}
+
+void AtomicFile::commit() {
+  writer_.sync();
+  writer_.close();
+  rename_path(writer_.path(), path_);
+  committed_ = true;
+  sync_directory(parent_of(path_));
+}
+
+void write_file(const fs::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+AtomicDirectory::AtomicDirectory(fs::path path, bool replace)
+    : path_(beside(path, "")), partial_(beside(path, ".partial")), replace_(replace) {
+  if (!replace_ && fs::exists(path_))
+    throw Error(ErrorKind::kUsage, "the output exists already", path_.string(),
+                "choose another place, or replace it with --force");
+  remove_tree(partial_);  // of a run that was killed
+  make_directories(partial_);
+}
+
+AtomicDirectory::~AtomicDirectory() {
+  std::error_code ignored;
+  if (!committed_) fs::remove_all(partial_, ignored);
+}
+
+void AtomicDirectory::commit() {
+  sync_tree(partial_);
+  const bool swap = replace_ && fs::exists(path_);
+  const fs::path old = beside(path_, ".old");
+  if (swap) {
+    remove_tree(old);
+    // One step where the file system can; else two, with the old one left whole under NAME.old between them.
+    if (renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0) {
+      rename_path(partial_, old);
+    } else {
+      rename_path(path_, old);
+      if (rename(partial_.c_str(), path_.c_str()) != 0) {
+        const int error = errno;
+        rename(old.c_str(), path_.c_str());
+        errno = error;
+        throw_errno("cannot rename into place", path_);
+      }
+    }
+  } else {
+    rename_path(partial_, path_);
+  }
+  committed_ = true;
+  sync_directory(parent_of(path_));
+  if (swap) remove_tree(old);
+}
+
+}  // namespace cistron::io

@@ -1,0 +1,44 @@
+#include "cistron/io/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "cistron/core/error.h"
+
+namespace cistron::io {
+namespace {
+
+[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& reason) {
+  throw Error(ErrorKind::kBadData, "cannot read the file", path.string(), reason);
+}
+
+std::string reason() { return std::generic_category().message(errno); }
+
+}  // namespace
+
+MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
+  const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) refuse(path_, reason());
+  struct stat info {};
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    close(fd);
+    refuse(path_, "it is not a regular file");
+  }
+  const auto size = static_cast<size_t>(info.st_size);
+  void* data = size == 0 ? nullptr : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  const std::string why = reason();
+  close(fd);
+  if (data == MAP_FAILED) refuse(path_, why);
+  bytes_ = {static_cast<const std::byte*>(data), size};
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+}  // namespace cistron::io
