@@ -1,5 +1,7 @@
 #include "cistron/ops/router.h"
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <vector>
@@ -24,16 +26,13 @@ float softmax(float* row, int64_t n) {
   return largest + std::log(sum);
 }
 
-/// NaN never beats anything, so a row of them gives the lowest experts: distinct and in range.
-void choose(std::span<const float> probs, std::span<int32_t> chosen, std::vector<bool>& taken) {
-  taken.assign(probs.size(), false);
+/// The largest first, ties to the lowest expert. NaN comes after every number, so that experts stay distinct and in range.
+void choose(std::span<const float> probs, std::span<int32_t> chosen, std::vector<float>& keys) {
+  keys.assign(probs.begin(), probs.end());
+  for (float& key : keys) key = std::isnan(key) ? -1.0F : key;
   for (int32_t& choice : chosen) {
-    size_t best = 0;
-    while (taken[best]) ++best;
-    for (size_t e = best + 1; e < probs.size(); ++e)
-      if (!taken[e] && (probs[e] > probs[best] || (std::isnan(probs[best]) && !std::isnan(probs[e])))) best = e;
-    taken[best] = true;
-    choice = static_cast<int32_t>(best);
+    choice = static_cast<int32_t>(std::max_element(keys.begin(), keys.end()) - keys.begin());
+    keys[static_cast<size_t>(choice)] = -2.0F;  // taken
   }
 }
 
@@ -108,12 +107,12 @@ void router_forward(Context& ctx, const ops::RouterForward& args) {
   if (args.probs.raw() != args.logits.raw())
     std::memcpy(args.probs.raw(), args.logits.raw(), static_cast<size_t>(args.probs.bytes()));
   for_chunks(ctx, args.probs.dim(0), kTokens, [&](int64_t begin, int64_t end) {
-    std::vector<bool> taken;
+    std::vector<float> keys;
     for (auto t = static_cast<size_t>(begin); t < static_cast<size_t>(end); ++t) {
       const std::span<float> probs(args.probs.data<float>() + t * num_experts, num_experts);
       const std::span<int32_t> chosen(args.experts.data<int32_t>() + t * top_k, top_k);
       args.lse.data<float>()[t] = softmax(probs.data(), args.probs.dim(1));
-      if (!args.replay) choose(probs, chosen, taken);
+      if (!args.replay) choose(probs, chosen, keys);
       normalise(probs, chosen, args.weights.data<float>() + t * top_k);
     }
   });
