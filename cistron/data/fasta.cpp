@@ -1,0 +1,164 @@
+#include "cistron/data/fasta.h"
+
+#include <algorithm>
+
+#include "cistron/core/error.h"
+
+namespace cistron::data {
+namespace {
+
+bool is_blank(char c) { return c == ' ' || c == '\t'; }
+bool is_visible(char c) { return c > ' ' && c <= '~'; }
+
+// Without an early exit, so that it is vectorised.
+bool all_visible(std::string_view text) {
+  bool visible = true;
+  for (const char c : text) visible &= is_visible(c);
+  return visible;
+}
+
+// Bytes of the UTF-8 character that `text` begins with; 0 when it is none (RFC 3629: no surrogates, no overlong forms).
+size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const auto follows = [&](size_t i, unsigned low = 0x80, unsigned high = 0xBF) { return byte(i) >= low && byte(i) <= high; };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xC2 && lead <= 0xDF) return follows(1) ? 2 : 0;
+  if (lead >= 0xE0 && lead <= 0xEF)
+    return follows(1, lead == 0xE0 ? 0xA0 : 0x80, lead == 0xED ? 0x9F : 0xBF) && follows(2) ? 3 : 0;
+  if (lead >= 0xF0 && lead <= 0xF4)
+    return follows(1, lead == 0xF0 ? 0x90 : 0x80, lead == 0xF4 ? 0x8F : 0xBF) && follows(2) && follows(3) ? 4 : 0;
+  return 0;
+}
+
+// Index of the first byte that has no place in a header, or npos.
+size_t find_bad_header_byte(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = utf8_length(text.substr(i));
+    const bool control = (static_cast<unsigned char>(text[i]) < ' ' && text[i] != '\t') || text[i] == '\x7f';
+    if (length == 0 || control) return i;
+    i += length;
+  }
+  return std::string_view::npos;
+}
+
+std::string_view first_word(std::string_view text) {
+  const auto begin = std::find_if_not(text.begin(), text.end(), is_blank);
+  return {begin, std::find_if(begin, text.end(), is_blank)};
+}
+
+}  // namespace
+
+SequenceReader::SequenceReader(const std::filesystem::path& path) : lines_(path) {
+  advance();
+  if (line_ && line_->starts_with("\xef\xbb\xbf")) line_->remove_prefix(3);  // Windows editors' byte order mark
+  while (line_ && std::all_of(line_->begin(), line_->end(), is_blank)) advance();
+  if (!line_) throw Error(ErrorKind::kBadData, "no records", lines_.path().string(), "the file is empty");
+  marker_ = line_->front();
+  if (marker_ != '>' && marker_ != '@')
+    refuse(fmt::format("neither FASTA nor FASTQ: the first line begins with {}", printable(marker_)), lines_.number(), 1,
+           "it must begin with '>' or '@'");
+}
+
+void SequenceReader::refuse(std::string_view what, int64_t line, int64_t column, std::string_view advice) const {
+  throw Error(ErrorKind::kBadData, what, fmt::format("{}:{}:{}", path().string(), line, column), advice);
+}
+
+std::string SequenceReader::place(const SequenceRecord& record) const {
+  return fmt::format("{}:{}", path().string(), record.line);
+}
+
+std::string SequenceReader::place(const SequenceRecord& record, int64_t residue) const {
+  const auto after = std::upper_bound(record.runs.begin(), record.runs.end(), residue,
+                                      [](int64_t value, const SequenceRecord::Run& run) { return value < run.residue; });
+  const auto& run = *std::prev(after);
+  return fmt::format("{}:{}:{} (record {})", path().string(), run.line, run.column + residue - run.residue,
+                     record.id.substr(0, 100));
+}
+
+bool SequenceReader::next(SequenceRecord& record) {
+  if (!next_header(record)) return false;
+  read_sequence(record);
+  if (marker_ == '@') read_quality(record);
+  return true;
+}
+
+bool SequenceReader::next_header(SequenceRecord& record) {
+  while (line_ && std::all_of(line_->begin(), line_->end(), is_blank)) advance();
+  if (!line_) return false;
+  const std::string_view text = line_->substr(1);
+  if (line_->front() != marker_)
+    refuse(fmt::format("a FASTQ record must begin with '@', not {}", printable(line_->front())), lines_.number(), 1,
+           "check the record before it");
+  if (const size_t bad = find_bad_header_byte(text); bad != std::string_view::npos)
+    refuse(text[bad] == '\r' ? "a carriage return inside a line" : fmt::format("{} in a header", printable(text[bad])),
+           lines_.number(), static_cast<int64_t>(bad) + 2,
+           text[bad] == '\r' ? "convert the line ends to LF" : "headers are UTF-8 without control characters");
+  record.id = first_word(text);
+  record.line = lines_.number();
+  if (record.id.empty()) refuse("a record without identifier", record.line, 1, fmt::format("name it after the '{}'", marker_));
+  advance();
+  return true;
+}
+
+void SequenceReader::read_sequence(SequenceRecord& record) {
+  const char stop = marker_ == '>' ? '>' : '+';
+  record.residues.clear();
+  record.runs.clear();
+  record.blanks = 0;
+  for (; line_ && !line_->starts_with(stop); advance()) append_line(*line_, record);
+}
+
+void SequenceReader::append_line(std::string_view line, SequenceRecord& record) const {
+  if (line.empty()) return;
+  if (!all_visible(line)) return append_checked(line, record);
+  record.runs.push_back({std::ssize(record.residues), lines_.number(), 1});
+  record.residues += line;
+}
+
+void SequenceReader::append_checked(std::string_view line, SequenceRecord& record) const {
+  while (!line.empty() && is_blank(line.back())) line.remove_suffix(1);
+  for (size_t i = 0; i < line.size(); ++i) {
+    const auto column = static_cast<int64_t>(i) + 1;
+    if (is_blank(line[i])) {
+      ++record.blanks;
+      continue;
+    }
+    if (line[i] == '\r') refuse("a carriage return inside a line", lines_.number(), column, "convert the line ends to LF");
+    if (!is_visible(line[i]))
+      refuse(fmt::format("{} in the sequence of record {}", printable(line[i]), record.id.substr(0, 100)), lines_.number(),
+             column, "a sequence is visible ASCII");
+    if (i == 0 || is_blank(line[i - 1])) record.runs.push_back({std::ssize(record.residues), lines_.number(), column});
+    record.residues += line[i];
+  }
+}
+
+void SequenceReader::read_quality(const SequenceRecord& record) {
+  const auto fail = [&](std::string_view what) {
+    refuse(fmt::format("{} in record {}", what, record.id.substr(0, 100)), record.line, 1, "the file is cut short or damaged");
+  };
+  if (!line_) fail("no line with '+'");
+  advance();
+  size_t left = record.residues.size();
+  for (; left > 0 && line_; advance()) {
+    if (line_->size() > left || !all_visible(*line_)) fail("the quality does not fit the sequence");
+    left -= line_->size();
+  }
+  if (left > 0) fail("the quality is shorter than the sequence");
+}
+
+void encode_record(const Tokenizer& tokenizer, const SequenceReader& reader, const SequenceRecord& record, OnUnknown on_unknown,
+                   std::vector<int32_t>& ids, ReplacedCounts& replaced) {
+  ids.clear();
+  const SpecialIds special = tokenizer.special();
+  if (special.begin >= 0) ids.push_back(special.begin);
+  const int64_t refused = tokenizer.encode(record.residues, on_unknown, ids, replaced);
+  if (refused >= 0)
+    throw Error(ErrorKind::kBadData,
+                fmt::format("{} is not known to the tokenizer {}", printable(record.residues[static_cast<size_t>(refused)]),
+                            tokenizer.name()),
+                reader.place(record, refused), "correct it, or take --on-unknown replace");
+  if (special.end >= 0) ids.push_back(special.end);
+}
+
+}  // namespace cistron::data
