@@ -8,6 +8,8 @@
 #include "cistron/core/tensor.h"
 #include "cistron/core/thread_pool.h"
 
+struct CUstream_st;
+
 namespace cistron {
 
 /// Where a gradient goes: fp32, shaped as the parameter's local part.
@@ -36,6 +38,7 @@ struct Context {
   std::shared_ptr<Arena> arena;           ///< activations and temporaries
   ThreadPool* pool = nullptr;             ///< null: everything on the calling thread
   ParameterAccess* parameters = nullptr;  ///< null: no module may be run
+  CUstream_st* stream = nullptr;          ///< on CUDA, the queue that everything runs on; null: the default one
   Precision precision = Precision::kF32;
   int sm_budget = 0;                      ///< multiprocessors a persistent kernel may take; 0: all
   /// Called with each module's output and input gradient, in order, where somebody looks for the first bad number; usually empty.
