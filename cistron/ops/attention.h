@@ -1,7 +1,8 @@
 #pragma once
 // Attention over packed sequences, and the rotary embedding ahead of it. `qkv` holds for each token num_heads query heads, then
 // num_kv_heads key heads, then num_kv_heads value heads, each of head_dim values. Query head h reads key/value head
-// h / (num_heads / num_kv_heads). Sequence s is tokens [cu_seqlens[s], cu_seqlens[s + 1]); nothing crosses sequences; empty ones are legal.
+// h / (num_heads / num_kv_heads). Sequence s is tokens [cu_seqlens[s], cu_seqlens[s + 1]); nothing crosses sequences; empty ones
+// are legal.
 //   out[i] = sum over j of softmax_j(scale q_i k_j) v_j,   j <= i if causal;   lse[h, i] = log sum_j exp(scale q_i k_j)
 // Blockwise with an online softmax (Dao, "FlashAttention-2", 2023): no [S, S] array is kept. Softmax in f32.
 // On the CPU in f32 a sequence has the same bits alone and packed.
@@ -42,7 +43,8 @@ struct AttentionBackward {
 void attention_backward(Context& ctx, const AttentionBackward& args);
 
 /// Rotates query and key heads in place by position x theta^(-2i/D); the pairs are (i, i + D/2), as in Hugging Face's Llama and
-/// Mixtral. `inverse` rotates back: the backward of the rotation. Su et al., "RoFormer" (2021). Angles in f32 from f64 frequencies.
+/// Mixtral. `inverse` rotates back: the backward of the rotation. Su et al., "RoFormer" (2021). Cosines and sines in f64, rounded
+/// to f32.
 struct Rope {
   const Tensor& qkv;        // [T, (heads + 2 kv_heads) D], in place
   const Tensor& positions;  // [T] i32
