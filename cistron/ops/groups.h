@@ -1,7 +1,7 @@
 #pragma once
 // Routed rows. Each token picks k experts; its k copies ("rows") are laid out by expert, each expert's segment starting at a
-// multiple of the row alignment. Rows between an expert's last row and the next segment are pad rows: whoever produces a tensor that is
-// later contracted over rows writes zeros there; consumers may read pad rows but never use their results. Nothing past
+// multiple of the row alignment. Rows between an expert's last row and the next segment are pad rows: whoever produces a tensor
+// that is later contracted over rows writes zeros there; consumers may read pad rows but never use their results. Nothing past
 // `starts[E]` is read. All of it lies on the device; the host never needs the counts.
 #include "cistron/core/context.h"
 

@@ -70,9 +70,7 @@ TEST(Groups, RefusesWhatDoesNotFit) {
   const Tensor experts = meta.empty({3, 2}, DType::kI32), w = meta.empty({3, 2}, DType::kF32);
   ops::build_groups(meta, {experts, w, planned});
   EXPECT_THAT(error_of([&] { ops::build_groups(meta, {w, w, planned}); }), HasSubstr("[build_groups] experts"));
-  EXPECT_THAT(error_of([&] {
-                ops::build_groups(meta, {experts, w.reshape({2, 3}), planned});
-              }),
+  EXPECT_THAT(error_of([&] { ops::build_groups(meta, {experts, w.reshape({2, 3}), planned}); }),
               HasSubstr("[build_groups] weights"));
   ops::Groups small = planned;
   small.source_row = meta.empty({5}, DType::kI32);

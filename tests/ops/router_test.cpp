@@ -102,9 +102,7 @@ TEST(Router, ReplayTakesTheExpertsAsGiven) {
   EXPECT_TRUE(same_bits(others, kept));
   EXPECT_FALSE(same_bits(again.weights, first.weights));
   others.span<int32_t>()[5] = 8;
-  EXPECT_THAT(error_of([&] {
-                ops::router_forward(ctx, {logits, again.probs, again.lse, others, again.weights, true});
-              }),
+  EXPECT_THAT(error_of([&] { ops::router_forward(ctx, {logits, again.probs, again.lse, others, again.weights, true}); }),
               HasSubstr("replayed expert 8 of 8"));
 }
 
@@ -319,23 +317,16 @@ TEST(Router, ChecksShapesAlsoOnMeta) {
   ops::router_forward(ctx, {probs, probs, row, experts, weights});
   ops::router_stats(ctx, {probs, row, experts, stats});
   ops::router_backward(ctx, {probs, row, experts, weights, groups.weight, groups, stats, 0, 0, probs});
-  EXPECT_THAT(error_of([&] {
-                ops::router_forward(ctx, {probs, probs, row, weights, weights});
-              }),
+  EXPECT_THAT(error_of([&] { ops::router_forward(ctx, {probs, probs, row, weights, weights}); }),
               HasSubstr("[router_forward] experts"));
-  EXPECT_THAT(error_of([&] {
-                ops::router_forward(ctx, {probs, probs, row, many, many});
-              }),
+  EXPECT_THAT(error_of([&] { ops::router_forward(ctx, {probs, probs, row, many, many}); }),
               HasSubstr("[router_forward] top 5 of 4"));
   EXPECT_THAT(error_of([&] { ops::router_stats(ctx, {probs, row, experts, row}); }), HasSubstr("[router_stats] stats"));
-  EXPECT_THAT(error_of([&] {
-                ops::router_backward(ctx, {probs, row, experts, weights, row, groups, stats, 0, 0, probs});
-              }),
+  EXPECT_THAT(error_of([&] { ops::router_backward(ctx, {probs, row, experts, weights, row, groups, stats, 0, 0, probs}); }),
               HasSubstr("[router_backward] drow_weight"));
-  EXPECT_THAT(error_of([&] {
-                ops::router_backward(ctx, {probs, row, experts, weights, groups.weight, groups, stats, 0, 0, weights});
-              }),
-              HasSubstr("[router_backward] dlogits"));
+  EXPECT_THAT(
+      error_of([&] { ops::router_backward(ctx, {probs, row, experts, weights, groups.weight, groups, stats, 0, 0, weights}); }),
+      HasSubstr("[router_backward] dlogits"));
 }
 
 }  // namespace

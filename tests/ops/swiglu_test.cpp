@@ -144,13 +144,9 @@ TEST(ScaledSwiglu, ChecksShapesAlsoOnMeta) {
   ops::scaled_swiglu_forward(ctx, {gate_up, groups, y});
   ops::scaled_swiglu_backward(ctx, {y, gate_up, groups, gate_up, dweight});
   EXPECT_THAT(error_of([&] { ops::scaled_swiglu_forward(ctx, {y, groups, y}); }), HasSubstr("[scaled_swiglu_forward] gate_up"));
-  EXPECT_THAT(error_of([&] {
-                ops::scaled_swiglu_backward(ctx, {y, gate_up, groups, y, dweight});
-              }),
+  EXPECT_THAT(error_of([&] { ops::scaled_swiglu_backward(ctx, {y, gate_up, groups, y, dweight}); }),
               HasSubstr("[scaled_swiglu_backward] dgate_up"));
-  EXPECT_THAT(error_of([&] {
-                ops::scaled_swiglu_backward(ctx, {y, gate_up, groups, gate_up, groups.counts});
-              }),
+  EXPECT_THAT(error_of([&] { ops::scaled_swiglu_backward(ctx, {y, gate_up, groups, gate_up, groups.counts}); }),
               HasSubstr("[scaled_swiglu_backward] dweight"));
 }
 
