@@ -32,6 +32,12 @@ void sync_path(const fs::path& path, int flags) {
   if (result != 0) throw_errno("cannot sync", path);
 }
 
+// Something is there, a dangling link too.
+bool is_taken(const fs::path& path) {
+  std::error_code ignored;
+  return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
+}
+
 void rename_path(const fs::path& from, const fs::path& to) {
   if (rename(from.c_str(), to.c_str()) != 0) throw_errno("cannot rename into place", to);
 }
@@ -140,7 +146,7 @@ void write_file(const fs::path& path, std::string_view text) {
 
 AtomicDirectory::AtomicDirectory(fs::path path, bool replace)
     : path_(beside(path, "")), partial_(beside(path, ".partial")), replace_(replace) {
-  if (!replace_ && fs::exists(path_))
+  if (!replace_ && is_taken(path_))
     throw Error(ErrorKind::kUsage, "the output exists already", path_.string(),
                 "choose another place, or replace it with --force");
   remove_tree(partial_);  // of a run that was killed
@@ -154,7 +160,7 @@ AtomicDirectory::~AtomicDirectory() {
 
 void AtomicDirectory::commit() {
   sync_tree(partial_);
-  const bool swap = replace_ && fs::exists(path_);
+  const bool swap = replace_ && is_taken(path_);
   const fs::path old = beside(path_, ".old");
   if (swap) {
     remove_tree(old);

@@ -1,5 +1,6 @@
 #pragma once
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 
 namespace cistron::io {
@@ -7,5 +8,8 @@ namespace cistron::io {
 /// Parses JSON that nobody vouches for: a key twice in one object, nesting deeper than `max_depth`, bytes that are not UTF-8, and
 /// anything after the value are Error(kBadData) at `where`.
 nlohmann::json parse_json(std::string_view text, std::string_view where, int max_depth = 64);
+
+/// `text` in quotes, on one line, plain ASCII, shortened to 200 bytes: for names from such files in messages.
+std::string json_quoted(std::string_view text);
 
 }  // namespace cistron::io

@@ -58,13 +58,15 @@ class SafetensorsFile {
 class SafetensorsModel {
  public:
   /// `path` is one of these files, or the directory that holds one. Refused: a shard outside the directory, one that is missing,
-  /// a tensor in two shards, a tensor that the index names and its shard lacks; and pickles (.bin, .pt), always.
+  /// a tensor in two shards, or in another one than the index says, or in none; and pickles (.bin, .pt), always.
   explicit SafetensorsModel(const std::filesystem::path& path);
   [[nodiscard]] const std::map<std::string, const SafetensorsView*, std::less<>>& tensors() const { return tensors_; }
   [[nodiscard]] bool contains(std::string_view name) const { return tensors_.contains(name); }
   [[nodiscard]] const SafetensorsView& at(std::string_view name) const;
 
  private:
+  void add(const std::filesystem::path& path, const std::string& shard, const std::map<std::string, std::string>* index);
+
   std::filesystem::path path_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, const SafetensorsView*, std::less<>> tensors_;

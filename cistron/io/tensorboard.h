@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <memory>
+#include <string>
 #include <string_view>
 
 #include "cistron/io/atomic_file.h"
@@ -20,7 +20,7 @@ class EventWriter {
   ~EventWriter();
 
  private:
-  void event(std::string_view payload);
+  void append(std::string_view event);
   FileWriter file_;
   std::string buffer_;
 };

@@ -1,0 +1,160 @@
+#include "cistron/io/atomic_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "tests/io/faults.h"
+#include "tests/io/temp_directory.h"
+
+namespace cistron::io {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using testing::error_of;
+using testing::FailCalls;
+using ::testing::HasSubstr;
+using testing::read_text;
+using testing::TempDirectory;
+using testing::write_text;
+
+std::vector<std::string> names_in(const fs::path& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename());
+  std::ranges::sort(names);
+  return names;
+}
+
+TEST(AtomicFile, IsWholeOrAbsent) {
+  const TempDirectory temp;
+  {
+    AtomicFile file(temp / "a");
+    file.write("hello ");
+    file.write_at(8, std::as_bytes(std::span("there", 5)));
+    file.write("w!");
+    EXPECT_FALSE(fs::exists(temp / "a"));
+    file.commit();
+  }
+  EXPECT_EQ(read_text(temp / "a"), "hello w!there");
+  {
+    AtomicFile file(temp / "a");
+    file.write("lost");
+  }
+  EXPECT_EQ(read_text(temp / "a"), "hello w!there");
+  EXPECT_THAT(names_in(temp.path()), ElementsAre("a"));
+}
+
+TEST(AtomicFile, WritesLargeFiles) {
+  const TempDirectory temp;
+  std::string text(5'000'001, 'x');
+  for (size_t i = 0; i < text.size(); i += 7) text[i] = static_cast<char>(i);
+  write_file(temp / "a", text);
+  EXPECT_EQ(read_text(temp / "a"), text);
+}
+
+TEST(AtomicFile, NamesFileAndReason) {
+  const TempDirectory temp;
+  const std::string message = error_of(ErrorKind::kFailed, [&] { write_file(temp / "no/such", "x"); });
+  EXPECT_THAT(message, HasSubstr("no/such"));
+  EXPECT_THAT(message, HasSubstr("No such file or directory"));
+}
+
+// Fails each system call in turn until there is none left: the old file stays, or the new one is there, and nothing else.
+template <class Save, class Check>
+void fail_each_call(ErrorKind kind, int error, int64_t times, const Save& save, const Check& check) {
+  int64_t call = 1;
+  for (bool failed = true; failed; ++call) {
+    ASSERT_LT(call, 200);
+    SCOPED_TRACE(call);
+    const FailCalls faults(call, error, times);
+    try {
+      save();
+      failed = FailCalls::count() >= call;  // a failure that was got round
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), kind) << e.what();
+      EXPECT_THAT(e.what(), HasSubstr(std::generic_category().message(error)));
+    }
+    check();
+  }
+  EXPECT_GT(call, 4) << "the calls were not intercepted";
+}
+
+TEST(AtomicFile, SurvivesTheFailureOfAnyCall) {
+  const TempDirectory temp;
+  for (const auto& [error, kind] :
+       {std::pair(EIO, ErrorKind::kFailed), {ENOSPC, ErrorKind::kOutOfSpace}, {EDQUOT, ErrorKind::kOutOfSpace}}) {
+    write_text(temp / "a", "old");
+    fail_each_call(
+        kind, error, 1, [&] { write_file(temp / "a", std::string(10000, 'n')); },
+        [&] {
+          const std::string now = read_text(temp / "a");
+          EXPECT_TRUE(now == "old" || now == std::string(10000, 'n'));
+          EXPECT_THAT(names_in(temp.path()), ElementsAre("a"));
+        });
+    EXPECT_EQ(read_text(temp / "a"), std::string(10000, 'n'));
+  }
+}
+
+TEST(AtomicDirectory, IsWholeOrAbsent) {
+  const TempDirectory temp;
+  {
+    AtomicDirectory directory(temp / "runs/d/");
+    EXPECT_EQ(directory.partial(), temp / "runs/d.partial");
+    fs::create_directory(directory.partial() / "sub");
+    write_text(directory.partial() / "sub/f", "x");
+    EXPECT_FALSE(fs::exists(temp / "runs/d"));
+    directory.commit();
+  }
+  EXPECT_EQ(read_text(temp / "runs/d/sub/f"), "x");
+  { const AtomicDirectory lost(temp / "runs/e"); }
+  EXPECT_THAT(names_in(temp / "runs"), ElementsAre("d"));
+}
+
+TEST(AtomicDirectory, ReplacesOnlyWhenTold) {
+  const TempDirectory temp;
+  fs::create_directory(temp / "d");
+  write_text(temp / "d/old", "x");
+  EXPECT_THAT(error_of(ErrorKind::kUsage, [&] { AtomicDirectory(temp / "d"); }), HasSubstr("--force"));
+  AtomicDirectory directory(temp / "d", true);
+  write_text(directory.partial() / "new", "y");
+  directory.commit();
+  EXPECT_THAT(names_in(temp / "d"), ElementsAre("new"));
+  EXPECT_THAT(names_in(temp.path()), ElementsAre("d"));
+}
+
+TEST(AtomicDirectory, WhatAKilledRunLeftIsSweptAway) {
+  const TempDirectory temp;
+  fs::create_directories(temp / "d.partial/junk");
+  AtomicDirectory directory(temp / "d");
+  write_text(directory.partial() / "f", "y");
+  directory.commit();
+  EXPECT_THAT(names_in(temp / "d"), ElementsAre("f"));
+}
+
+TEST(AtomicDirectory, SurvivesTheFailureOfAnyCall) {
+  for (const int64_t times : {1, 1000}) {
+    const TempDirectory temp;
+    fs::create_directory(temp / "d");
+    write_text(temp / "d/f", "old");
+    const auto save = [&] {
+      AtomicDirectory directory(temp / "d", true);
+      FileWriter file(directory.partial() / "f");
+      file.write("new");
+      file.close();
+      directory.commit();
+    };
+    const auto check = [&] {
+      const std::string now = read_text(temp / "d/f");
+      EXPECT_TRUE(now == "old" || now == "new") << now;
+      EXPECT_FALSE(fs::exists(temp / "d.partial"));
+      EXPECT_EQ(names_in(temp.path()).size(), now == "old" ? 1u : names_in(temp.path()).size());
+    };
+    fail_each_call(ErrorKind::kFailed, EIO, times, save, check);
+    EXPECT_EQ(read_text(temp / "d/f"), "new");
+  }
+}
+
+}  // namespace
+}  // namespace cistron::io
