@@ -1,6 +1,7 @@
 #include "cistron/data/prepare.h"
 
 #include <algorithm>
+#include <array>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -57,21 +58,18 @@ class Identifiers {
   int64_t renamed_ = 0;
 };
 
-// A hash of the residues that does not see case: soft-masking makes no other sequence.
-class ResidueHash {
- public:
-  uint64_t operator()(std::string_view residues) {
-    upper_.resize(residues.size());
-    for (size_t i = 0; i < residues.size(); ++i) {
-      const char c = residues[i];
-      upper_[i] = static_cast<char>(c >= 'a' && c <= 'z' ? c - ('a' - 'A') : c);
-    }
-    return io::xxh64(upper_);
+// Does not see case: soft-masking makes no other sequence.
+uint64_t hash_of(std::string_view residues) {
+  io::Xxh64 hash;
+  std::array<char, 16384> upper;
+  for (; !residues.empty(); residues.remove_prefix(std::min(upper.size(), residues.size()))) {
+    const auto piece = residues.substr(0, upper.size());
+    std::ranges::transform(piece, upper.begin(),
+                           [](char c) { return static_cast<char>(c >= 'a' && c <= 'z' ? c - ('a' - 'A') : c); });
+    hash.update(std::as_bytes(std::span(upper).first(piece.size())));
   }
-
- private:
-  std::string upper_;
-};
+  return hash.digest();
+}
 
 // `fraction` of all hashes, the same ones for every order and number of records.
 Split split_of(uint64_t hash, double fraction) {
@@ -108,7 +106,7 @@ class Preparation {
     const std::string id = identifiers_.claim(record_.id, record_.line);
     if (record_.residues.empty()) return refuse("no residues", reader.place(record_));
     encode_record(*tokenizer_, reader, record_, options_.on_unknown, ids_, report_.replaced);
-    const uint64_t hash = hash_(record_.residues);
+    const uint64_t hash = hash_of(record_.residues);
     const Split split = split_of(hash, options_.valid_fraction);
     writer_.add(split, id, ids_);
     count(split, hash);
@@ -143,7 +141,6 @@ class Preparation {
   std::unique_ptr<const Tokenizer> tokenizer_;
   StoreWriter writer_;
   Identifiers identifiers_;
-  ResidueHash hash_;
   std::unordered_set<uint64_t> hashes_;
   std::vector<int64_t> lengths_;
   SequenceRecord record_;

@@ -19,7 +19,7 @@ constexpr std::string_view kPrepareAgain = "make the store again with cistron pr
 }
 
 nlohmann::json read_manifest(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path))
+  if (!io::is_reachable(path))
     throw Error(ErrorKind::kBadData, "not a token store", path.parent_path().string(), "cistron prepare makes one");
   const io::MappedFile file(path);
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());

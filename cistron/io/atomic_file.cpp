@@ -42,38 +42,34 @@ void rename_path(const fs::path& from, const fs::path& to) {
   if (rename(from.c_str(), to.c_str()) != 0) throw_errno("cannot rename into place", to);
 }
 
+void check(const std::error_code& error, std::string_view what, const fs::path& where) {
+  if (!error) return;
+  errno = error.value();
+  throw_errno(what, where);
+}
+
 void remove_tree(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
-  if (error) {
-    errno = error.value();
-    throw_errno("cannot remove", path);
-  }
+  check(error, "cannot remove", path);
 }
 
 void make_directories(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error) {
-    errno = error.value();
-    throw_errno("cannot create the directory", path);
-  }
+  check(error, "cannot create the directory", path);
 }
 
 // Leaves before roots, so that a folder is on the disk only after what it holds.
 void sync_tree(const fs::path& directory) {
   std::error_code error;
-  fs::directory_iterator entries(directory, error);
-  if (error) {
-    errno = error.value();
-    throw_errno("cannot list", directory);
-  }
-  for (const auto& entry : entries) {
-    if (entry.is_directory())
-      sync_tree(entry.path());
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->is_directory(error))
+      sync_tree(entry->path());
     else
-      sync_path(entry.path(), 0);
+      sync_path(entry->path(), 0);
   }
+  check(error, "cannot list", directory);
   sync_directory(directory);
 }
 

@@ -21,4 +21,7 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
+/// Whether a file or folder can be reached there; never throws.
+bool is_reachable(const std::filesystem::path& path);
+
 }  // namespace cistron::io

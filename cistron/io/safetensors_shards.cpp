@@ -26,11 +26,12 @@ bool is_pickle(const fs::path& path) {
 // The file to read: the one given, or what the directory holds.
 fs::path locate(const fs::path& path) {
   if (is_pickle(path)) refuse_pickle(path);
-  if (!fs::is_directory(path)) return path;
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return path;
   for (const auto name : {kSingle, kIndex})
-    if (fs::exists(path / name)) return path / name;
-  for (const auto& entry : fs::directory_iterator(path))
-    if (is_pickle(entry.path())) refuse_pickle(entry.path());
+    if (is_reachable(path / name)) return path / name;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error))
+    if (is_pickle(entry->path())) refuse_pickle(entry->path());
   throw Error(ErrorKind::kBadData, "no model here", path.string(), fmt::format("{} or {} is needed", kSingle, kIndex));
 }
 
@@ -67,7 +68,7 @@ SafetensorsModel::SafetensorsModel(const fs::path& path) : path_(locate(path)) {
     for (const auto& [tensor, shard] : index) names.insert(shard);
   }
   for (const auto& name : names) {
-    if (sharded && !fs::exists(path_.parent_path() / name))
+    if (sharded && !is_reachable(path_.parent_path() / name))
       throw Error(ErrorKind::kBadData, fmt::format("the shard {} is missing", json_quoted(name)), path_.string(),
                   "get the whole model");
     add(path_.parent_path() / name, name, sharded ? &index : nullptr);
