@@ -25,5 +25,7 @@ function(cistron_cuda_architectures)
   endforeach()
 endfunction()
 cistron_cuda_architectures(${cuda_sources})
-target_compile_options(cistron PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xptxas=-warn-spills>)
+# fmt takes nvcc for a compiler without constexpr.
+set(cistron_cuda_flags --expt-relaxed-constexpr -Xptxas=-warn-spills -DFMT_USE_CONSTEXPR=1)
+target_compile_options(cistron PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${cistron_cuda_flags}>)
 target_link_libraries(cistron PUBLIC CUDA::cudart_static)

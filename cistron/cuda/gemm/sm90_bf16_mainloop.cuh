@@ -1,0 +1,51 @@
+#pragma once
+// d[64, 256] of each math warpgroup = A[128, k] B[256, k]^T in bf16, K blocks of 64. One group of products is always in flight.
+#include "cistron/cuda/device/wgmma.cuh"
+#include "cistron/cuda/gemm/sm90_tile.cuh"
+
+namespace cistron::cuda::sm90 {
+
+template <device::Major kMajorA, device::Major kMajorB>
+struct Bf16Mainloop {
+  static constexpr device::Major kA = kMajorA;
+  static constexpr device::Major kB = kMajorB;
+  static constexpr int kTileN = 256;
+  static constexpr int kBlockK = 64;
+  static constexpr uint32_t kScaleBytes = 0;
+
+  __device__ static uint32_t scale_bytes(const Problem&, const Tile&) { return 0; }
+  __device__ static void load_scales(const Problem&, const Tile&, int, uint32_t, uint32_t) {}
+
+  template <class Stages>
+  __device__ static __forceinline__ void run(float (&d)[kTileN / 2], const Problem&, Stages& stages, const Tile& tile) {
+    using Mma = device::Wgmma<device::Bf16, kTileN, kA, kB>;
+    const uint32_t half = device::warp_index() / 4 * device::kPanelBytes;
+#pragma unroll
+    for (float& value : d) value = 0;
+    int previous = 0;
+#pragma unroll 1
+    for (int block = 0; block < tile.k_blocks; ++block) {
+      stages.pipeline.wait_full();
+      const uint64_t a = device::operand<kA>(stages.a() + half);
+      const uint64_t b = device::operand<kB>(stages.b());
+      device::wgmma_pin(d);
+      device::wgmma_begin();
+#pragma unroll
+      for (int k = 0; k < kBlockK / 16; ++k)
+        Mma::run(d, a + k * device::kOperandStep<kA>, b + k * device::kOperandStep<kB>, true);
+      device::wgmma_commit();
+      device::wgmma_pin(d);
+      if (block > 0) {
+        device::wgmma_wait<1>();
+        stages.pipeline.release(previous);
+      }
+      previous = stages.pipeline.stage;
+      stages.pipeline.advance();
+    }
+    device::wgmma_wait<0>();
+    device::wgmma_pin(d);
+    if (tile.k_blocks > 0) stages.pipeline.release(previous);
+  }
+};
+
+}  // namespace cistron::cuda::sm90

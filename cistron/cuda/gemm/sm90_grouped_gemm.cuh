@@ -1,0 +1,110 @@
+#pragma once
+// Persistent grouped product. Clusters of two blocks; each block has two math warpgroups, 64 rows of the tile each, and one thread that
+// feeds them through the copy engine. `Mainloop` and `Epilogue` are types (`sm90_*_mainloop.cuh`, `sm90_epilogue.cuh`).
+// Deterministic: each element of out is one chain of sums in a fixed order.
+#include "cistron/cuda/device/wgmma.cuh"
+#include "cistron/cuda/gemm/sm90_epilogue.cuh"
+#include "cistron/cuda/gemm/sm90_tile.cuh"
+
+namespace cistron::cuda::sm90 {
+
+constexpr int kStages = 4;
+constexpr int kMathThreads = kMathWarps * device::kWarp;
+constexpr int kThreads = kMathThreads + device::kWarpgroup;
+
+/// The parts of shared memory, and the pipeline through them.
+template <class Mainloop>
+struct Stages {
+  static constexpr uint32_t kABytes = kTileM * 128;
+  static constexpr uint32_t kBBytes = Mainloop::kTileN * 128;
+  static constexpr uint32_t kStageBytes = kABytes + kBBytes;
+  // 4 x 48 KiB + 32 KiB of staging + scales + barriers = 229 KiB of Hopper's 227 KiB x 1024, less 3 KiB for the experts' table.
+  static constexpr uint32_t kStaging = kStages * kStageBytes;
+  static constexpr uint32_t kScales = kStaging + kMathWarps * kStagingBytes;
+  static constexpr uint32_t kBarriers = kScales + kStages * Mainloop::kScaleBytes;
+  static constexpr uint32_t kTable = kBarriers + Pipeline<kStages>::kBytes;
+
+  uint32_t base;
+  Pipeline<kStages> pipeline{base + kBarriers};
+
+  [[nodiscard]] __device__ uint32_t a() const { return base + pipeline.stage * kStageBytes; }
+  [[nodiscard]] __device__ uint32_t b() const { return a() + kABytes; }
+  [[nodiscard]] __device__ uint32_t scales() const { return base + kScales + pipeline.stage * Mainloop::kScaleBytes; }
+};
+
+/// An operand's part of a stage: kPanels panels of 64 rows, all for this block, or this block's share of them for both.
+template <device::Major kMajor, int kPanels>
+__device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap* map, int row, int k, int outermost, bool shared, int rank,
+                                             uint32_t barrier) {
+  const auto at = [&](int panel) -> device::BoxStart {
+    if (kMajor == device::Major::kAlong) return {k, row + 64 * panel, outermost};
+    return {row + 64 * panel, k, outermost};
+  };
+  constexpr int kShare = kPanels / kClusterSize;
+  if (shared) {
+#pragma unroll
+    for (int i = 0; i < kShare; ++i) {
+      const int panel = rank * kShare + i;
+      device::load_box_multicast(to + panel * device::kPanelBytes, map, at(panel), barrier, (1 << kClusterSize) - 1);
+    }
+    return;
+  }
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) device::load_box(to + panel * device::kPanelBytes, map, at(panel), barrier);
+}
+
+template <class Mainloop, bool kRagged, class Walk>
+__device__ __forceinline__ void feed(const Problem& p, Stages<Mainloop>& stages, Walk& walk) {
+  const int rank = device::cluster_rank();
+  for (Tile tile; walk.next(tile);) {
+    for (int block = 0; block < tile.k_blocks; ++block) {
+      stages.pipeline.wait_empty();
+      const uint32_t full = stages.pipeline.full();
+      const int k = tile.first_k + block * Mainloop::kBlockK;
+      device::barrier_expect(full, Stages<Mainloop>::kStageBytes + Mainloop::scale_bytes(p, tile));
+      load_operand<Mainloop::kA, kTileM / 64>(stages.a(), &p.a, tile.row, k, 0, tile.shares_a, rank, full);
+      load_operand<Mainloop::kB, Mainloop::kTileN / 64>(stages.b(), &p.b, tile.n, k, kRagged ? 0 : tile.expert, !tile.shares_a, rank, full);
+      Mainloop::load_scales(p, tile, k, stages.scales(), full);
+      stages.pipeline.advance();
+    }
+  }
+}
+
+template <class Mainloop, class Epilogue, bool kRagged, class Walk>
+__device__ __forceinline__ void multiply(const Problem& p, Stages<Mainloop>& stages, Walk& walk) {
+  const int warp = device::warp_index();
+  const uint32_t staging = stages.base + Stages<Mainloop>::kStaging + warp * kStagingBytes;
+  for (Tile tile; walk.next(tile);) {
+    float d[Mainloop::kTileN / 2];
+    Mainloop::run(d, p, stages, tile);
+    const int row = warp * kPieceRows;
+    if (row < tile.rows) store_rows<Epilogue>(&p.out, {tile.n, tile.row + row, kRagged ? tile.expert : 0}, staging, d);
+  }
+  if (device::lane_index() == 0) device::wait_stores_read<0>();
+}
+
+template <class Mainloop, class Epilogue, bool kRagged>
+__global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads, 1) grouped_gemm_kernel(const __grid_constant__ Problem p) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  Stages<Mainloop> stages{device::shared_address(shared)};
+  int* ends = reinterpret_cast<int*>(shared + Stages<Mainloop>::kTable);
+  const int warp = device::warp_index();
+  if (warp == 0) count_pairs<kRagged>(p, Mainloop::kTileN, ends);
+  if (threadIdx.x == 0) stages.pipeline.init();
+  __syncthreads();
+  device::cluster_sync();
+
+  TileWalk<kRagged, Mainloop::kTileN, Mainloop::kBlockK> walk(p, ends);
+  if (warp >= kMathWarps) {
+    device::give_registers<40>();
+    if (warp == kMathWarps && device::lane_index() == 0) feed<Mainloop, kRagged>(p, stages, walk);
+    __syncwarp();
+  } else {
+    device::take_registers<232>();
+    multiply<Mainloop, Epilogue, kRagged>(p, stages, walk);
+    __syncwarp();
+  }
+  device::cluster_sync();  // the other block may still write here, or arrive at these barriers
+}
+
+}  // namespace cistron::cuda::sm90

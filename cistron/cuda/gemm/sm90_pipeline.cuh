@@ -1,0 +1,42 @@
+#pragma once
+// Shared-memory stages between the copy engine and the math warpgroups of both blocks of a cluster. A stage is full when its bytes have
+// come, and empty when the math warps of both blocks are done with it, since either block's copies may write into both.
+#include "cistron/cuda/device/mbarrier.cuh"
+
+namespace cistron::cuda::sm90 {
+
+constexpr int kClusterSize = 2;
+constexpr int kMathWarps = 8;
+
+template <int kStages>
+struct Pipeline {
+  uint32_t barriers;  // full[kStages], empty[kStages]
+  int stage = 0;
+  uint32_t phase = 0;
+
+  static constexpr int kBytes = 2 * kStages * 8;
+
+  [[nodiscard]] __device__ uint32_t full() const { return barriers + stage * 8; }
+  [[nodiscard]] __device__ uint32_t empty(int s) const { return barriers + (kStages + s) * 8; }
+
+  /// By one thread.
+  __device__ void init() const {
+    for (int s = 0; s < kStages; ++s) {
+      device::barrier_init(barriers + s * 8, 1);
+      device::barrier_init(empty(s), kMathWarps * kClusterSize);
+    }
+    device::fence_barrier_init();
+  }
+  __device__ void advance() {
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    phase ^= stage == 0 ? 1 : 0;
+  }
+  __device__ void wait_full() const { device::barrier_wait(full(), phase); }
+  __device__ void wait_empty() const { device::barrier_wait(empty(stage), phase ^ 1); }
+  /// By every math warp, of a stage that it has used.
+  __device__ void release(int s) const {
+    if (device::lane_index() < kClusterSize) device::barrier_arrive(empty(s), device::lane_index());
+  }
+};
+
+}  // namespace cistron::cuda::sm90

@@ -1,0 +1,94 @@
+#pragma once
+// A grouped product as one kernel sees it, and the walk over its tiles. For each expert e:
+//   rows by expert:         out[r, n] = sum over k of A[r, k] B[e](n, k)      r in the expert's segment; k < K
+//   contraction by expert:  out[e, m, n] = sum over r of A(m, r) B(n, r)      r in the expert's segment (wgrad)
+// Numbers are 32-bit: the launcher refuses more.
+#include <cuda.h>
+
+#include "cistron/cuda/device/ptx.cuh"
+#include "cistron/cuda/gemm/sm90_pipeline.cuh"
+#include "cistron/cuda/gemm/sm90_schedule.h"
+
+namespace cistron::cuda::sm90 {
+
+struct Problem {
+  CUtensorMap a, b, out;
+  const int32_t* starts;
+  const int32_t* counts;
+  const uint8_t* a_scales;  // [groups along the contraction, a_scale_pitch]
+  const uint8_t* b_scales;  // the same, or of weights [E, row blocks, groups]
+  int a_scale_pitch, b_scale_pitch;
+  int experts;
+  int m;         // rows of out, where the contraction is by expert
+  int n;         // columns of out
+  int k;         // contraction, where the rows are by expert
+  bool skip_empty;  // contraction by expert: leave the outputs of experts without rows alone
+};
+
+/// One block's tile.
+struct Tile {
+  int expert;
+  int row;       // first row, of A and of out
+  int rows;      // from there on, how many count
+  int n;         // first column of out
+  int first_k;   // where the contraction starts
+  int k_blocks;
+  bool shares_a;
+};
+
+/// By the first warp: `ends[e]` = pairs of tiles up to and including expert e.
+template <bool kRagged>
+__device__ __forceinline__ void count_pairs(const Problem& p, int tile_n, int* ends) {
+  const int n_tiles = (p.n + tile_n - 1) / tile_n;
+  int before = 0;
+  for (int base = 0; base < p.experts; base += device::kWarp) {
+    const int e = base + device::lane_index();
+    const int count = e < p.experts ? p.counts[e] : 0;
+    const bool skipped = e >= p.experts || (kRagged && p.skip_empty && count == 0);
+    int sum = skipped ? 0 : TileGrid{((kRagged ? p.m : count) + kTileM - 1) / kTileM, n_tiles}.pairs();
+#pragma unroll
+    for (int step = 1; step < device::kWarp; step *= 2) {
+      const int other = __shfl_up_sync(~0U, sum, step);
+      if (device::lane_index() >= step) sum += other;
+    }
+    if (e < p.experts) ends[e] = before + sum;
+    before += __shfl_sync(~0U, sum, device::kWarp - 1);
+  }
+}
+
+/// The tiles of one block, the same on every thread.
+template <bool kRagged, int kTileN, int kBlockK>
+class TileWalk {
+ public:
+  __device__ TileWalk(const Problem& p, const int* ends)
+      : p_(p), ends_(ends), pair_(static_cast<int>(blockIdx.x) / kClusterSize), rank_(device::cluster_rank()) {}
+
+  __device__ bool next(Tile& tile) {
+    if (pair_ >= ends_[p_.experts - 1]) return false;
+    while (pair_ >= ends_[expert_]) first_ = ends_[expert_++];
+    const int start = p_.starts[expert_];
+    const int count = p_.counts[expert_];
+    const int m = kRagged ? p_.m : count;
+    const TilePair at = TileGrid{(m + kTileM - 1) / kTileM, (p_.n + kTileN - 1) / kTileN}.at(pair_ - first_);
+    const int local = (at.m + (at.shares_a ? 0 : rank_)) * kTileM;
+    tile.expert = expert_;
+    tile.row = (kRagged ? 0 : start) + local;
+    tile.rows = m - local;
+    tile.n = (at.n + (at.shares_a ? rank_ : 0)) * kTileN;
+    tile.first_k = kRagged ? start : 0;
+    tile.k_blocks = ((kRagged ? count : p_.k) + kBlockK - 1) / kBlockK;
+    tile.shares_a = at.shares_a;
+    pair_ += static_cast<int>(gridDim.x) / kClusterSize;
+    return true;
+  }
+
+ private:
+  const Problem& p_;
+  const int* ends_;
+  int pair_;
+  int rank_;
+  int expert_ = 0;
+  int first_ = 0;
+};
+
+}  // namespace cistron::cuda::sm90
