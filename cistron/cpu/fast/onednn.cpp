@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "cistron/core/error.h"
+#include "cistron/cpu/fast/chain_gemm.h"
 
 namespace cistron::cpu {
 
@@ -83,17 +84,24 @@ struct HashGemm {
   }
 };
 
+bool can_use(dnnl::cpu_isa wanted) {
+  const auto bits = static_cast<unsigned>(wanted);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+
 }  // namespace
 
 bool has_fast_bf16() {
-  constexpr auto kWanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  static const bool has = (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kWanted) == kWanted;
+  static const bool has = can_use(dnnl::cpu_isa::avx512_core_bf16);
   return has;
 }
 
 void gemm(const Gemm& shape, const void* a, const void* b, void* c) {
   if (shape.in == DType::kBF16 && !has_fast_bf16())
     throw Error(ErrorKind::kUsage, "bf16 products", "this processor has no avx512_bf16", "choose the recipe fp32");
+  static const bool has_avx512 = can_use(dnnl::cpu_isa::avx512_core);
+  if (shape.in == DType::kF32 && !has_avx512)
+    return chain_gemm(shape, static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(c));
   const OneOpenMpThread one_thread;
   thread_local std::unordered_map<Gemm, Product, HashGemm> products;
   products.try_emplace(shape, shape).first->second.run(a, b, c);

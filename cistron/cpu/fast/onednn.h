@@ -21,7 +21,9 @@ struct Gemm {
 };
 
 /// Any thread may call it at any time. Each thread keeps what oneDNN generated for the shapes it has seen, so callers keep the
-/// number of distinct shapes small. Throws Error(kUsage) for bf16 where `has_fast_bf16()` is false.
+/// number of distinct shapes small. In f32 a row of c has the same bits for every m, as long as m is a multiple of 16 and the
+/// leading dimensions stay; without AVX-512 oneDNN does not hold that and `chain_gemm` runs instead. Throws Error(kUsage) for
+/// bf16 where `has_fast_bf16()` is false.
 void gemm(const Gemm& shape, const void* a, const void* b, void* c);
 
 }  // namespace cistron::cpu
