@@ -44,6 +44,11 @@ inline Tensor indices(Context& ctx, const Shape& shape, int64_t bound) {
 /// Prints GB/s for `bytes` read and written a call.
 inline void count_bytes(benchmark::State& state, int64_t bytes) { state.SetBytesProcessed(state.iterations() * bytes); }
 
+/// Prints floating-point operations a second (a multiplication and an addition are two).
+inline void count_flops(benchmark::State& state, int64_t flops) {
+  state.counters["FLOP/s"] = benchmark::Counter(static_cast<double>(flops), benchmark::Counter::kIsIterationInvariantRate);
+}
+
 inline DType dtype_arg(const benchmark::State& state, size_t index) { return static_cast<DType>(state.range(index)); }
 
 constexpr int64_t kF32 = static_cast<int64_t>(DType::kF32);
