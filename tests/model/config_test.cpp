@@ -28,7 +28,9 @@ TEST_P(Presets, HaveThePublishedSizes) {
   const auto [name, total, active, tolerance] = GetParam();
   const ModelConfig config = preset(name);
   EXPECT_NEAR(static_cast<double>(config.parameters()) * 1e-6, total, tolerance);
-  if (active > 0) EXPECT_NEAR(static_cast<double>(config.active_parameters()) * 1e-6, active, tolerance);
+  if (active > 0) {
+    EXPECT_NEAR(static_cast<double>(config.active_parameters()) * 1e-6, active, tolerance);
+  }
 }
 
 TEST_P(Presets, AreWhatTheModulesHold) {
