@@ -24,11 +24,12 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-/// Arrives at the barrier that lies at this address in block `rank` of the cluster.
+/// Arrives at the barrier that lies at this address in block `rank` of the cluster. Releases what this block's threads see: enough to
+/// hand back a stage that was only read. (.release.cluster would put a fence over the whole card's memory in front, see bench/NOTES.md.)
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier, int rank) {
   asm volatile(
       "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
       "r"(rank)
       : "memory");
 }

@@ -1,5 +1,6 @@
 #pragma once
-// d[64, 256] of each math warpgroup = A[128, k] B[256, k]^T in bf16, K blocks of 64. One group of products is always in flight.
+// d[64, 256] of each math warpgroup = A[128, k] B[256, k]^T in bf16, K blocks of 64. While one
+// warpgroup hands a stage back, the other's products keep the tensor cores busy.
 #include "cistron/cuda/device/wgmma.cuh"
 #include "cistron/cuda/gemm/sm90_tile.cuh"
 
@@ -22,7 +23,6 @@ struct Bf16Mainloop {
     const uint32_t half = device::warp_index() / 4 * device::kPanelBytes;
 #pragma unroll
     for (float& value : d) value = 0;
-    int previous = 0;
 #pragma unroll 1
     for (int block = 0; block < tile.k_blocks; ++block) {
       stages.pipeline.wait_full();
@@ -35,16 +35,11 @@ struct Bf16Mainloop {
         Mma::run(d, a + k * device::kOperandStep<kA>, b + k * device::kOperandStep<kB>, true);
       device::wgmma_commit();
       device::wgmma_pin(d);
-      if (block > 0) {
-        device::wgmma_wait<1>();
-        stages.pipeline.release(previous);
-      }
-      previous = stages.pipeline.stage;
+      device::wgmma_wait<0>();
+      device::wgmma_pin(d);
+      stages.pipeline.release();
       stages.pipeline.advance();
     }
-    device::wgmma_wait<0>();
-    device::wgmma_pin(d);
-    if (tile.k_blocks > 0) stages.pipeline.release(previous);
   }
 };
 

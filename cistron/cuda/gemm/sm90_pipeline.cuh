@@ -17,13 +17,13 @@ struct Pipeline {
   static constexpr int kBytes = 2 * kStages * 8;
 
   [[nodiscard]] __device__ uint32_t full() const { return barriers + stage * 8; }
-  [[nodiscard]] __device__ uint32_t empty(int s) const { return barriers + (kStages + s) * 8; }
+  [[nodiscard]] __device__ uint32_t empty() const { return barriers + (kStages + stage) * 8; }
 
   /// By one thread.
   __device__ void init() const {
     for (int s = 0; s < kStages; ++s) {
       device::barrier_init(barriers + s * 8, 1);
-      device::barrier_init(empty(s), kMathWarps * kClusterSize);
+      device::barrier_init(barriers + (kStages + s) * 8, kMathWarps * kClusterSize);
     }
     device::fence_barrier_init();
   }
@@ -32,10 +32,10 @@ struct Pipeline {
     phase ^= stage == 0 ? 1 : 0;
   }
   __device__ void wait_full() const { device::barrier_wait(full(), phase); }
-  __device__ void wait_empty() const { device::barrier_wait(empty(stage), phase ^ 1); }
-  /// By every math warp, of a stage that it has used.
-  __device__ void release(int s) const {
-    if (device::lane_index() < kClusterSize) device::barrier_arrive(empty(s), device::lane_index());
+  __device__ void wait_empty() const { device::barrier_wait(empty(), phase ^ 1); }
+  /// By every math warp, when its products have read the stage.
+  __device__ void release() const {
+    if (device::lane_index() < kClusterSize) device::barrier_arrive(empty(), device::lane_index());
   }
 };
 
