@@ -7,6 +7,7 @@ from hugging_face import Run
 
 FACTOR = 2.0
 EPSILON = 2.0 ** -24
+KINDS = ("logits", "numbers", "grads", "trained")
 
 
 def vectors(run: Run) -> dict[str, dict[str, torch.Tensor]]:
@@ -22,28 +23,36 @@ def relative_error(value: torch.Tensor, truth: torch.Tensor) -> float:
     return error / scale if scale else (0.0 if error == 0.0 else math.inf)
 
 
-def excesses(ours: Run, reference: Run, truth: Run, kinds=("logits", "numbers", "grads", "trained")) -> list[str]:
-    """One line for each tensor whose error, as a norm, exceeds FACTOR times the reference's.
+def bounds(references: list[Run], truth: Run, kind: str) -> dict[str, float]:
+    """What each tensor's relative error, as a norm, may be: FACTOR times the references' largest.
 
-    The reference's error in a small tensor is a draw of few numbers and may by chance be tiny; so no tensor is held to less than the
-    middle of the reference's relative errors in its kind, nor to less than a float32 number can hold.
+    An error in a small tensor is a draw of few numbers and may by chance be tiny, so no tensor is held to less than the middle of its
+    kind, nor to less than what a float32 number can hold.
     """
+    exact = vectors(truth)[kind]
+    errors = {name: max(relative_error(vectors(run)[kind][name], value) for run in references) for name, value in exact.items()}
+    usual = sorted(errors.values())[len(errors) // 2]
+    return {name: FACTOR * max(error, usual, EPSILON) for name, error in errors.items()}
+
+
+def excesses(ours: Run, references: list[Run], truth: Run, kinds=KINDS) -> list[str]:
+    """A line for each tensor that misses its bound."""
     lines = []
-    ours_all, reference_all, truth_all = vectors(ours), vectors(reference), vectors(truth)
     for kind in kinds:
-        if ours_all[kind].keys() != truth_all[kind].keys():
-            lines.append(f"{kind}: other names: {sorted(ours_all[kind].keys() ^ truth_all[kind].keys())}")
+        exact, mine = vectors(truth)[kind], vectors(ours)[kind]
+        if mine.keys() != exact.keys():
+            lines.append(f"{kind}: other names: {sorted(mine.keys() ^ exact.keys())}")
             continue
-        errors = {name: relative_error(reference_all[kind][name], value) for name, value in truth_all[kind].items()}
-        usual = sorted(errors.values())[len(errors) // 2]
-        for name, value in truth_all[kind].items():
-            bound = FACTOR * max(errors[name], usual, EPSILON)
-            if not (found := relative_error(ours_all[kind][name], value)) <= bound:
-                lines.append(f"{kind} {name}: relative error {found:.3g}, allowed {bound:.3g} (reference {errors[name]:.3g})")
+        for name, bound in bounds(references, truth, kind).items():
+            if not (error := relative_error(mine[name], exact[name])) <= bound:
+                lines.append(f"{kind} {name}: relative error {error:.3g}, allowed {bound:.3g}")
     return lines
 
 
-def worst_ratio(ours: Run, reference: Run, truth: Run, kind: str) -> float:
-    """For the report: our error over the reference's, the largest of a kind's."""
-    pairs = zip(vectors(ours)[kind].values(), vectors(reference)[kind].values(), vectors(truth)[kind].values(), strict=True)
-    return max(relative_error(a, t) / max(relative_error(b, t), EPSILON) for a, b, t in pairs)
+def report(ours: Run, references: list[Run], truth: Run, kinds=KINDS) -> str:
+    """The largest share of its bound that any tensor of each kind used."""
+    shares = {}
+    for kind in kinds:
+        exact, mine = vectors(truth)[kind], vectors(ours)[kind]
+        shares[kind] = max(relative_error(mine[name], exact[name]) / bound for name, bound in bounds(references, truth, kind).items())
+    return "used of the allowed error, at most: " + ", ".join(f"{kind} {100 * share:.0f}%" for kind, share in shares.items())
