@@ -81,7 +81,7 @@ void mxfp8_quantize(Context& ctx, const Mxfp8Quantize& args) {
   if (args.starts.defined()) check_tensor(kOp, "starts", args.starts, {args.starts.dim(0)}, DType::kI32);
   check_elements(kOp, args.out.rows, {rows, args.x.dim(1)});
   check_elements(kOp, args.out.columns, {args.x.dim(1), round_up(rows, kRowPadding)});
-  dispatch(kOp, ctx, args, cpu::mxfp8_quantize);
+  dispatch(kOp, ctx, args, cpu::mxfp8_quantize, cuda::mxfp8_quantize);
 }
 
 void mxfp8_quantize_weights(Context& ctx, const Mxfp8QuantizeWeights& args) {
@@ -89,7 +89,7 @@ void mxfp8_quantize_weights(Context& ctx, const Mxfp8QuantizeWeights& args) {
   check_source(kOp, args.w, 3);
   check_elements(kOp, args.out.rows, args.w.shape());
   check_elements(kOp, args.out.columns, {args.w.dim(0), args.w.dim(2), args.w.dim(1)});
-  dispatch(kOp, ctx, args, cpu::mxfp8_quantize_weights);
+  dispatch(kOp, ctx, args, cpu::mxfp8_quantize_weights, cuda::mxfp8_quantize_weights);
 }
 
 void mxfp8_dequantize(Context& ctx, const Mxfp8Dequantize& args) {
@@ -97,7 +97,7 @@ void mxfp8_dequantize(Context& ctx, const Mxfp8Dequantize& args) {
   check_operand(kOp, args.x);
   check_tensor(kOp, "out", args.out, args.x.elements.shape(),
                args.out.dtype() == DType::kBF16 ? DType::kBF16 : DType::kF32);
-  dispatch(kOp, ctx, args, cpu::mxfp8_dequantize);
+  dispatch(kOp, ctx, args, cpu::mxfp8_dequantize, cuda::mxfp8_dequantize);
 }
 
 }  // namespace cistron::ops

@@ -84,3 +84,10 @@ void mxfp8_quantize(Context& ctx, const ops::Mxfp8Quantize& args);
 void mxfp8_quantize_weights(Context& ctx, const ops::Mxfp8QuantizeWeights& args);
 void mxfp8_dequantize(Context& ctx, const ops::Mxfp8Dequantize& args);
 }  // namespace cistron::cpu
+
+// sm_80 and later; every byte equals the CPU's. Group 128 wants weights whose sections are multiples of 128 rows.
+namespace cistron::cuda {
+void mxfp8_quantize(Context& ctx, const ops::Mxfp8Quantize& args);
+void mxfp8_quantize_weights(Context& ctx, const ops::Mxfp8QuantizeWeights& args);
+void mxfp8_dequantize(Context& ctx, const ops::Mxfp8Dequantize& args);
+}  // namespace cistron::cuda

@@ -33,7 +33,7 @@ constexpr float e8m0_inverse(uint8_t b) {
 }
 
 /// Rounds to nearest even and saturates at 448, infinity too; any NaN becomes 0x7f.
-inline uint8_t e4m3_from_float(float x) {
+constexpr uint8_t e4m3_from_float(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t magnitude = bits & 0x7fffffffU;
   const uint32_t a = std::min(magnitude, 0x43e00000U);  // 448
@@ -44,7 +44,7 @@ inline uint8_t e4m3_from_float(float x) {
   return static_cast<uint8_t>(magnitude > kF32Infinity ? 0x7fU : byte);
 }
 
-inline float e4m3_to_float(uint8_t b) {
+constexpr float e4m3_to_float(uint8_t b) {
   const uint32_t magnitude = b & 0x7fU;
   const uint32_t normal = (magnitude << 20) + (120U << 23);
   const uint32_t subnormal = std::bit_cast<uint32_t>(static_cast<float>(magnitude) * 0x1p-9F);
