@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct World {
   std::string name;
   std::function<void(const std::function<void(dist::Communicator&)>&)> run;  ///< the function on every rank
 };
+
+inline void PrintTo(const World& world, std::ostream* out) { *out << world.name; }
 
 /// `single` and `threads` with several numbers of ranks; under mpirun only the world that it made.
 std::vector<World> worlds();
