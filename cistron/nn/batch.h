@@ -14,4 +14,24 @@ struct Batch {
   [[nodiscard]] int64_t num_tokens() const { return tokens.dim(0); }
 };
 
+/// Views of the vectors of a packed batch in host memory (data::PackedBatch), which must outlive them.
+template <class Packed>
+Batch view_of(const Packed& packed) {
+  return {.tokens = Tensor::view(std::span(packed.tokens)),
+          .positions = Tensor::view(std::span(packed.positions)),
+          .cu_seqlens = Tensor::view(std::span(packed.cu_seqlens)),
+          .labels = Tensor::view(std::span(packed.labels)),
+          .loss_weight = Tensor::view(std::span(packed.loss_weight))};
+}
+
+/// Shapes alone, on the meta device, for planning.
+inline Batch meta_batch(int64_t tokens, int64_t sequences) {
+  const auto array = [](int64_t size, DType dtype) { return Tensor::view(nullptr, {size}, dtype, Device{DeviceKind::kMeta}); };
+  return {.tokens = array(tokens, DType::kI32),
+          .positions = array(tokens, DType::kI32),
+          .cu_seqlens = array(sequences + 1, DType::kI32),
+          .labels = array(tokens, DType::kI32),
+          .loss_weight = array(tokens, DType::kF32)};
+}
+
 }  // namespace cistron::nn
