@@ -1,0 +1,53 @@
+// What the keys of a configuration mean together.
+#include "cistron/core/checked.h"
+#include "cistron/train/config.h"
+
+namespace cistron::train {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& what, std::string_view key, const std::string& advice) {
+  throw Error(ErrorKind::kUsage, what, key, advice);
+}
+
+void resolve_lengths(RunConfig& c) {
+  auto& t = c.train;
+  if (t.steps == 0 && t.tokens == 0) refuse("the run has no length", "[train]", "give train.steps or train.tokens");
+  if (t.micro_batch_tokens == 0) t.micro_batch_tokens = t.batch_tokens;
+  if (t.batch_tokens % t.micro_batch_tokens != 0)
+    refuse(fmt::format("train.batch_tokens = {} is not a multiple of train.micro_batch_tokens = {}", t.batch_tokens,
+                       t.micro_batch_tokens),
+           "[train]", "give a divisor");
+  if (c.data.context == 0) c.data.context = c.model.context;
+  if (c.data.context > c.model.context)
+    refuse(fmt::format("data.context = {} is more than model.context = {}", c.data.context, c.model.context), "[data]",
+           "lower it, or raise model.context");
+}
+
+}  // namespace
+
+int64_t RunConfig::total_steps() const { return train.steps > 0 ? train.steps : ceil_div(train.tokens, train.batch_tokens); }
+
+Precision RunConfig::precision() const {
+  CISTRON_CHECK(recipe != "auto", "the recipe was not resolved");
+  return recipe == "bf16" ? Precision::kBF16 : Precision::kF32;
+}
+
+model::Recompute RunConfig::recompute() const {
+  if (train.recompute == "mlp") return model::Recompute::kMlp;
+  return train.recompute == "layer" ? model::Recompute::kLayer : model::Recompute::kNone;
+}
+
+model::Experts RunConfig::experts_kind() const {
+  return experts == "loop" ? model::Experts::kLoop : model::Experts::kGrouped;
+}
+
+void resolve(RunConfig& config, bool fast_bf16) {
+  if (config.model.layers == 0) refuse("the configuration has no model", "[model]", "give model.preset, or all its sizes");
+  config.model.validate();
+  resolve_lengths(config);
+  if (config.recipe == "auto") config.recipe = fast_bf16 ? "bf16" : "fp32";
+  if (config.device.kind == "auto") config.device.kind = "cpu";
+}
+
+}  // namespace cistron::train

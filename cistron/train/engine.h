@@ -1,0 +1,107 @@
+#pragma once
+// One model on one device, with its gradients and optimizer: what takes a step. It knows no files and no data; the trainer and the
+// benchmark stand on it.
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "cistron/core/step_state.h"
+#include "cistron/model/decoder.h"
+#include "cistron/nn/local_parameters.h"
+
+namespace cistron::train {
+
+struct EngineOptions {
+  model::ModelConfig model;
+  Precision precision = Precision::kF32;
+  model::Recompute recompute = model::Recompute::kNone;
+  model::Experts experts = model::Experts::kGrouped;
+  int64_t micro_batch_tokens = 0;
+  int64_t eval_batch_tokens = 0;  ///< 0: no validation is planned for
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip = 1.0;  ///< 0: no clipping
+};
+
+/// Bytes by kind, as a run on the meta device found them.
+struct MemoryPlan {
+  int64_t parameters = 0;   ///< fp32 masters and working copies
+  int64_t gradients = 0;
+  int64_t optimizer = 0;    ///< both moments
+  int64_t activations = 0;  ///< the peak of everything that a step holds for a while
+  [[nodiscard]] int64_t total() const { return parameters + gradients + optimizer + activations; }
+  /// "parameters 29.5 MB, gradients 29.5 MB, ..."
+  [[nodiscard]] std::string report() const;
+};
+
+struct StepResult {
+  double loss = 0.0;  ///< mean cross-entropy over the labels' weights
+  model::RouterSummary router;
+  double grad_norm = 0.0;  ///< before clipping
+  bool finite = true;      ///< false: nothing was updated
+};
+
+class Engine {
+ public:
+  /// Runs a step and an evaluation on the meta device.
+  static MemoryPlan plan(const EngineOptions& options);
+
+  /// Takes exactly the planned memory on the CPU; Error(kOutOfSpace) says what was needed. `pool` must outlive the engine.
+  Engine(const EngineOptions& options, const MemoryPlan& plan, ThreadPool* pool);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Masters drawn from `seed`, moments zero, step 0.
+  void initialise(uint64_t seed);
+  /// Forward, backward, clipping and update over the micro-batches of one global batch, each of `micro_batch_tokens` tokens.
+  /// `label_weight` is the sum of all their loss weights.
+  StepResult step(std::span<const nn::Batch> micro_batches, double label_weight, double learning_rate);
+  /// After a step that was not finite, on the same micro-batches: the first module (or parameter's gradient) with a number that is not
+  /// finite. Changes no parameter.
+  std::string find_nonfinite(std::span<const nn::Batch> micro_batches, double label_weight);
+
+  /// Sums over one batch of `eval_batch_tokens` tokens: negative log-likelihood of the labels, and how many there are.
+  struct Evaluation {
+    double nll = 0.0;
+    int64_t tokens = 0;
+  };
+  Evaluation evaluate(const nn::Batch& batch);
+
+  [[nodiscard]] nn::LocalParameters& parameters() { return *parameters_; }
+  [[nodiscard]] const nn::LocalParameters& parameters() const { return *parameters_; }
+  /// Working copies from masters, after these were set from outside.
+  void refresh_working() { parameters_->refresh_working(ctx_); }
+  [[nodiscard]] StepState& state() { return state_; }
+  [[nodiscard]] const StepState& state() const { return state_; }
+  /// What the arenas held at most.
+  [[nodiscard]] MemoryPlan peak() const;
+
+ private:
+  struct Arenas {
+    nn::ParameterArenas parameters;
+    std::shared_ptr<Arena> activations;
+  };
+  static Arenas meta_arenas();
+  static Arenas planned_arenas(const MemoryPlan& plan);
+  Engine(const EngineOptions& options, Arenas arenas, Device device, ThreadPool* pool);
+
+  void set_state(double label_weight, double learning_rate);
+  void backward(std::span<const nn::Batch> micro_batches);
+  void update();
+  [[nodiscard]] StepResult result(double label_weight) const;
+
+  EngineOptions options_;
+  Arenas arenas_;
+  Context ctx_;
+  model::Decoder decoder_;
+  std::unique_ptr<nn::LocalParameters> parameters_;
+  model::Losses losses_;
+  Tensor nll_;
+  StepState state_;
+};
+
+}  // namespace cistron::train

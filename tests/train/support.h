@@ -1,0 +1,54 @@
+#pragma once
+// What the tests of training share: a tiny model, random batches, a store of random proteins.
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cistron/core/rng.h"
+#include "cistron/data/pack.h"
+#include "cistron/train/engine.h"
+
+namespace cistron::train::test {
+
+inline model::ModelConfig tiny_model() {
+  model::ModelConfig config{.layers = 2, .hidden = 32, .intermediate = 24, .heads = 4, .kv_heads = 2, .experts = 4, .top_k = 2,
+                            .context = 64, .vocabulary = 33, .aux_loss = 0.01, .z_loss = 1e-3};
+  config.validate();
+  return config;
+}
+
+inline EngineOptions tiny_engine(Precision precision = Precision::kF32) {
+  return {.model = tiny_model(), .precision = precision, .micro_batch_tokens = 96, .eval_batch_tokens = 128};
+}
+
+/// `tokens` tokens in random sequences of 1 to 40.
+inline data::PackedBatch random_batch(int64_t tokens, uint64_t seed) {
+  const Rng rng(seed, 7);
+  data::PackedBatch batch;
+  uint64_t i = 0;
+  while (batch.num_tokens() < tokens) {
+    const int64_t left = tokens - batch.num_tokens();
+    const auto length = std::min<int64_t>(left, 1 + static_cast<int64_t>(rng.below(i++, 40)));
+    for (int32_t& token : batch.open_sequence(length)) token = static_cast<int32_t>(rng.below(i++, 33));
+    batch.close_sequence();
+  }
+  return batch;
+}
+
+/// A directory that is gone when the test is over.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "cistron-XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace cistron::train::test
