@@ -1,0 +1,87 @@
+#include "cistron/train/checkpoint_folder.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "cistron/core/error.h"
+#include "cistron/io/atomic_file.h"
+
+namespace cistron::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kPrefix = "step-", kPartial = ".partial";
+
+/// The number in "step-00001000"; -1 for any other name, part-written ones included.
+int64_t step_of(const std::string& name) {
+  const std::string digits = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "";
+  const bool number = !digits.empty() && digits.size() <= 18 && digits.find_first_not_of("0123456789") == std::string::npos;
+  return number ? std::stoll(digits) : -1;
+}
+
+std::string read_latest(const fs::path& folder) {
+  std::ifstream file(folder / "latest");
+  std::string name;
+  std::getline(file, name);
+  return name;
+}
+
+}  // namespace
+
+std::string CheckpointFolder::name_of(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
+
+std::vector<std::string> CheckpointFolder::names() const {
+  std::vector<std::string> all;
+  std::error_code missing;
+  for (const auto& entry : fs::directory_iterator(folder_, missing)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_directory() && step_of(name) >= 0) all.push_back(name);
+  }
+  std::ranges::sort(all, std::ranges::greater{}, step_of);
+  return all;
+}
+
+void CheckpointFolder::save(const CheckpointInfo& info, const nn::LocalParameters& parameters, int64_t keep) const {
+  const std::string name = name_of(info.state.step);
+  save_checkpoint(folder_ / name, info, parameters, /*replace=*/true);
+  io::write_file(folder_ / "latest", name + "\n");
+  prune(info.state.step, keep);
+}
+
+void CheckpointFolder::prune(int64_t step, int64_t keep) const {
+  int64_t kept = 0;
+  for (const auto& name : names()) {
+    if (step_of(name) > step || ++kept <= keep) continue;  // later ones are of a run that went another way
+    const fs::path aside = folder_ / (name + std::string(kPartial));  // so that half of it never looks like a checkpoint
+    std::error_code ignored;  // what cannot be removed costs space, not safety
+    fs::rename(folder_ / name, aside, ignored);
+    fs::remove_all(aside, ignored);
+  }
+}
+
+std::unique_ptr<Checkpoint> CheckpointFolder::find(const std::function<void(const std::string&)>& say) const {
+  std::vector<std::string> candidates = names();
+  const std::string latest = read_latest(folder_);
+  const auto named = std::ranges::find(candidates, latest);
+  if (named != candidates.end())
+    std::rotate(candidates.begin(), named, named + 1);
+  else if (!latest.empty())
+    say(fmt::format("'latest' points to {}, which is not there", latest));
+  std::string problem;
+  for (const auto& name : candidates) {
+    try {
+      return std::make_unique<Checkpoint>(folder_ / name);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kBadData && error.kind() != ErrorKind::kUsage) throw;
+      problem = error.what();
+      say(fmt::format("passing over a broken checkpoint: {}", problem));
+    }
+  }
+  if (!candidates.empty())
+    throw Error(ErrorKind::kBadData, "no whole checkpoint", folder_.string(), "remove the folder to start afresh; the last one: " + problem);
+  return nullptr;
+}
+
+}  // namespace cistron::train
