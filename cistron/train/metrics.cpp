@@ -1,0 +1,90 @@
+#include "cistron/train/metrics.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+#include <numbers>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace cistron::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Number = std::pair<const char*, double>;
+
+// nlohmann writes numbers that are not finite as null, as the interface wants.
+std::string to_line(int64_t step, std::initializer_list<std::pair<const char*, int64_t>> counts,
+                    const std::vector<Number>& numbers) {
+  nlohmann::ordered_json line{{"step", step}};
+  for (const auto& [name, value] : counts) line[name] = value;
+  for (const auto& [name, value] : numbers) line[name] = value;
+  return line.dump() + "\n";
+}
+
+bool belongs(const std::string& line, int64_t last_step) {
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("step") && json["step"].is_number_integer() && json["step"] <= last_step;
+}
+
+void truncate_to(const fs::path& file, int64_t last_step) {
+  std::ifstream stream(file);
+  if (!stream) return;
+  std::string kept, line;
+  while (std::getline(stream, line))
+    if (belongs(line, last_step)) kept += line + "\n";
+  io::write_file(file, kept);
+}
+
+}  // namespace
+
+double ValidationMetrics::perplexity() const { return std::exp(loss); }
+
+double ValidationMetrics::bits_per_token() const { return loss / std::numbers::ln2; }
+
+Metrics::Metrics(const fs::path& run, int64_t last_step) : file_(run / "metrics.jsonl"), events_(run) {
+  truncate_to(file_, last_step);
+  fd_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (fd_ < 0) io::throw_errno("cannot open the metrics", file_);
+}
+
+Metrics::~Metrics() { ::close(fd_); }
+
+void Metrics::append(const std::string& line) {
+  for (size_t done = 0; done < line.size();) {
+    const ssize_t n = ::write(fd_, line.data() + done, line.size() - done);
+    if (n < 0 && errno != EINTR) io::throw_errno("cannot write the metrics", file_);
+    done += n < 0 ? 0 : static_cast<size_t>(n);
+  }
+}
+
+void Metrics::log(const StepMetrics& m) {
+  const std::vector<Number> numbers{{"loss", m.loss},
+                                    {"aux_loss", m.aux_loss},
+                                    {"z_loss", m.z_loss},
+                                    {"lr", m.lr},
+                                    {"grad_norm", m.grad_norm},
+                                    {"tokens_per_second", m.tokens_per_second},
+                                    {"router_entropy", m.router_entropy},
+                                    {"expert_load_max_over_mean", m.expert_load_max_over_mean}};
+  append(to_line(m.step, {{"tokens", m.tokens}}, numbers));
+  for (const auto& [name, value] : numbers) events_.scalar(fmt::format("train/{}", name), m.step, value);
+}
+
+void Metrics::log(const ValidationMetrics& m) {
+  const std::vector<Number> numbers{
+      {"valid_loss", m.loss}, {"valid_perplexity", m.perplexity()}, {"valid_bits_per_token", m.bits_per_token()}};
+  append(to_line(m.step, {{"valid_tokens", m.tokens}}, numbers));
+  for (const auto& [name, value] : numbers) events_.scalar(fmt::format("valid/{}", std::string(name).substr(6)), m.step, value);
+  events_.flush();
+}
+
+}  // namespace cistron::train

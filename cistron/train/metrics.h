@@ -1,0 +1,52 @@
+#pragma once
+// RUN/metrics.jsonl and RUN/events.out.tfevents.*: the numbers of each step. Keys are fixed (docs: the interface).
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+#include "cistron/io/atomic_file.h"
+#include "cistron/io/tensorboard.h"
+
+namespace cistron::train {
+
+struct StepMetrics {
+  int64_t step = 0;
+  int64_t tokens = 0;  ///< so far
+  double loss = 0.0;   ///< cross-entropy alone, nats a token
+  double aux_loss = 0.0;
+  double z_loss = 0.0;
+  double lr = 0.0;
+  double grad_norm = 0.0;
+  double tokens_per_second = 0.0;
+  double router_entropy = 0.0;
+  double expert_load_max_over_mean = 0.0;
+};
+
+struct ValidationMetrics {
+  int64_t step = 0;
+  double loss = 0.0;  ///< mean negative log-likelihood over the predicted tokens, nats
+  int64_t tokens = 0;
+  [[nodiscard]] double perplexity() const;
+  [[nodiscard]] double bits_per_token() const;
+};
+
+class Metrics {
+ public:
+  /// Keeps the lines of an earlier start up to `last_step`, and drops the rest.
+  Metrics(const std::filesystem::path& run, int64_t last_step);
+  ~Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  void log(const StepMetrics& metrics);
+  void log(const ValidationMetrics& metrics);
+
+ private:
+  void append(const std::string& line);
+
+  std::filesystem::path file_;
+  int fd_ = -1;
+  io::EventWriter events_;
+};
+
+}  // namespace cistron::train

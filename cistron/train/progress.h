@@ -1,0 +1,54 @@
+#pragma once
+// What a person sees while it runs, on standard error: one live line on a terminal; elsewhere a plain line now and then.
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+namespace cistron::train {
+
+struct ProgressOptions {
+  std::FILE* stream = stderr;
+  bool quiet = false;
+  bool live = false;   ///< rewrite one line
+  bool color = false;
+  double seconds = 10;  ///< between plain lines
+
+  /// For standard error as it is: live on a terminal, coloured there unless NO_COLOR is set.
+  static ProgressOptions standard_error(bool quiet);
+};
+
+class Progress {
+ public:
+  explicit Progress(const ProgressOptions& options) : options_(options) {}
+  ~Progress() { end_live_line(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  struct Step {
+    int64_t step = 0, steps = 0;
+    double loss = 0.0;
+    double tokens_per_second = 0.0;
+    double seconds_left = 0.0;
+  };
+  void step(const Step& step);
+  /// A line that stays.
+  void say(const std::string& text);
+  /// A line that stays, shown whatever `quiet` says.
+  void warn(const std::string& text);
+
+ private:
+  void end_live_line();
+
+  using Clock = std::chrono::steady_clock;
+  ProgressOptions options_;
+  Clock::time_point last_{};
+  bool in_live_line_ = false;
+};
+
+/// 12345678 as "12,345,678".
+std::string with_commas(int64_t number);
+/// "1:05", "2:03:04".
+std::string clock_text(double seconds);
+
+}  // namespace cistron::train
