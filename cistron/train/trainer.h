@@ -1,0 +1,75 @@
+#pragma once
+// The loop: batches to steps, steps to numbers, with validation and checkpoints on the way.
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cistron/data/loader.h"
+#include "cistron/train/engine.h"
+#include "cistron/train/metrics.h"
+#include "cistron/train/progress.h"
+#include "cistron/train/run_folder.h"
+#include "cistron/train/schedule.h"
+
+namespace cistron::train {
+
+/// What the engine needs to know of a resolved configuration.
+EngineOptions engine_options(const RunConfig& config);
+LearningRate learning_rate(const RunConfig& config);
+
+struct TrainerOptions {
+  RunConfig config;  ///< resolved
+  std::filesystem::path run;
+  RunFolder::Mode mode = RunFolder::Mode::kNew;
+  const std::atomic<int>* signal = nullptr;  ///< not zero: finish the step, save, stop
+};
+
+struct TrainResult {
+  bool interrupted = false;
+  int64_t step = 0;
+  int64_t tokens = 0;
+  double loss = 0.0;  ///< of the last step
+  std::optional<ValidationMetrics> validation;  ///< the last one
+};
+
+class Trainer {
+ public:
+  /// Opens the store, plans and takes the memory, loads the checkpoint to resume from. Writes only where all of that went well.
+  Trainer(TrainerOptions options, ThreadPool& pool, Progress& progress);
+
+  /// Trains to the end of the schedule or to a signal. Throws Error(kFailed) naming step and module on a number that is not finite:
+  /// nothing is updated then.
+  TrainResult run();
+
+  [[nodiscard]] Engine& engine() { return *engine_; }
+
+ private:
+  void resume();
+  void train_step();
+  void log_step(const StepResult& result, double learning_rate, double seconds);
+  [[noreturn]] void stop_on_nonfinite(std::span<const nn::Batch> batches, double label_weight);
+  void validate();
+  void save();
+  [[nodiscard]] bool due(int64_t every) const;
+  [[nodiscard]] bool at_end() const { return state_.step >= config_.total_steps(); }
+  [[nodiscard]] bool stopping() const { return options_.signal != nullptr && options_.signal->load() != 0; }
+
+  TrainerOptions options_;
+  const RunConfig& config_;
+  Progress& progress_;
+  RunFolder folder_;
+  data::Store store_;
+  data::Loader loader_;
+  std::optional<data::EvalBatches> validation_;
+  EngineOptions engine_options_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<Metrics> metrics_;
+  TrainingState state_;
+  int64_t saved_step_ = -1;
+  double seconds_per_step_ = 0.0;  // smoothed, for the time that is left
+  TrainResult result_;
+};
+
+}  // namespace cistron::train

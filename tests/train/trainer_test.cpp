@@ -1,0 +1,211 @@
+// Runs of a tiny model on random proteins, whole and interrupted.
+#include "cistron/train/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+#include "cistron/core/error.h"
+#include "cistron/data/store.h"
+#include "tests/train/support.h"
+
+namespace cistron::train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+
+class TrainerTest : public testing::Test {
+ protected:
+  TrainerTest() {
+    const auto tokenizer = data::make_tokenizer("esm2");
+    data::StoreWriter writer(store(), *tokenizer);
+    const Rng rng(11, 0);
+    uint64_t i = 0;
+    for (int record = 0; record < 60; ++record) {
+      std::vector<int32_t> ids{0};
+      const auto length = 3 + rng.below(i++, 90);
+      for (uint64_t r = 0; r < length; ++r) ids.push_back(4 + static_cast<int32_t>(rng.below(i++, 20)));
+      ids.push_back(2);
+      writer.add(record % 6 == 0 ? data::Split::kValid : data::Split::kTrain, "r" + std::to_string(record), ids);
+    }
+    writer.commit();
+  }
+
+  fs::path store() const { return directory_.path() / "store"; }
+  fs::path run(const std::string& name) const { return directory_.path() / name; }
+
+  RunConfig config() const {
+    RunConfig c;
+    c.model = test::tiny_model();
+    c.data.store = store().string();
+    c.recipe = "fp32";
+    c.train.steps = 12;
+    c.train.batch_tokens = 192;
+    c.train.micro_batch_tokens = 96;
+    c.train.validate_every = 5;
+    c.train.checkpoint_every = 4;
+    c.optimizer.lr = 1e-2;
+    c.optimizer.warmup = 3;
+    resolve(c, false);
+    return c;
+  }
+
+  TrainResult train(const RunConfig& c, const std::string& name, RunFolder::Mode mode = RunFolder::Mode::kNew, int threads = 2) {
+    ThreadPool pool(threads);
+    Progress progress({.quiet = true});
+    Trainer trainer({.config = c, .run = run(name), .mode = mode, .signal = &signal_}, pool, progress);
+    return trainer.run();
+  }
+
+  /// Every line without what depends on the clock.
+  std::vector<json> metrics(const std::string& name) const {
+    std::vector<json> lines;
+    std::ifstream file(run(name) / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      lines.push_back(json::parse(line));
+      lines.back().erase("tokens_per_second");
+    }
+    return lines;
+  }
+
+  test::TemporaryDirectory directory_;
+  std::atomic<int> signal_{0};
+};
+
+TEST_F(TrainerTest, LogsEveryStepAndValidates) {
+  const TrainResult result = train(config(), "a");
+  EXPECT_FALSE(result.interrupted);
+  EXPECT_EQ(result.step, 12);
+  const auto lines = metrics("a");
+  ASSERT_EQ(lines.size(), 12U + 3U);  // validated after 5, 10, 12
+  int64_t step = 0, validations = 0;
+  for (const auto& line : lines) {
+    if (line.contains("valid_loss")) {
+      ++validations;
+      EXPECT_EQ(line["step"], step);
+      for (const char* key : {"valid_perplexity", "valid_bits_per_token", "valid_tokens"}) EXPECT_TRUE(line.contains(key)) << key;
+      EXPECT_NEAR(std::log(line["valid_perplexity"].get<double>()), line["valid_loss"].get<double>(), 1e-12);
+      continue;
+    }
+    EXPECT_EQ(line["step"], ++step);
+    EXPECT_EQ(line["tokens"], step * 192);
+    for (const char* key : {"loss", "aux_loss", "z_loss", "lr", "grad_norm", "router_entropy", "expert_load_max_over_mean"})
+      EXPECT_TRUE(line[key].is_number()) << key;
+  }
+  EXPECT_EQ(validations, 3);
+  EXPECT_LT(lines.back()["valid_loss"], 3.4);
+  EXPECT_TRUE(fs::exists(run("a") / "config.toml"));
+  EXPECT_EQ(CheckpointFolder(run("a") / "checkpoints").find([](const auto&) {})->info().state.step, 12);
+}
+
+TEST_F(TrainerTest, ResumedAnywhereItGivesTheSameNumbers) {
+  train(config(), "whole");
+  const auto expected = metrics("whole");
+  for (const int64_t stop : {4, 8}) {
+    const std::string name = "stopped" + std::to_string(stop);
+    RunConfig part = config();
+    // A run of the same schedule, cut at `stop` as by kill -9 after its checkpoint.
+    part.train.checkpoint_every = 4;
+    train(part, name);
+    for (int64_t step = 1; step <= 12; ++step)
+      if (step > stop) fs::remove_all(run(name) / "checkpoints" / CheckpointFolder::name_of(step));
+    std::ofstream(run(name) / "checkpoints" / "latest") << CheckpointFolder::name_of(stop) << "\n";
+    std::ofstream(run(name) / "metrics.jsonl", std::ios::app) << "{\"step\": 12, \"lo";  // a torn line
+    train(part, name, RunFolder::Mode::kResume, /*threads=*/1);
+    EXPECT_EQ(metrics(name), expected) << "stopped after " << stop;
+  }
+}
+
+TEST_F(TrainerTest, BrokenLatestIsPassedOverAndTheNumbersAreTheSame) {
+  train(config(), "whole");
+  train(config(), "broken");
+  fs::resize_file(run("broken") / "checkpoints" / "step-00000012" / "optimizer.safetensors", 100);
+  train(config(), "broken", RunFolder::Mode::kResume);
+  EXPECT_EQ(metrics("broken"), metrics("whole"));
+}
+
+TEST_F(TrainerTest, ASignalSavesAndResumingGivesTheSameNumbers) {
+  train(config(), "whole");
+  RunConfig c = config();
+  signal_ = 15;  // before the first step
+  const TrainResult stopped = train(c, "signalled");
+  EXPECT_TRUE(stopped.interrupted);
+  EXPECT_EQ(stopped.step, 0);
+  signal_ = 0;
+  train(c, "signalled", RunFolder::Mode::kResume);
+  EXPECT_EQ(metrics("signalled"), metrics("whole"));
+}
+
+TEST_F(TrainerTest, AnExistingRunIsRefusedUnlessForced) {
+  train(config(), "a");
+  EXPECT_THAT([&] { train(config(), "a"); }, testing::ThrowsMessage<Error>(HasSubstr("--resume")));
+  EXPECT_EQ(metrics("a").size(), 15U);
+  train(config(), "a", RunFolder::Mode::kForce);
+  EXPECT_EQ(metrics("a").size(), 15U);
+}
+
+TEST_F(TrainerTest, ResumingNothingStartsAfresh) {
+  EXPECT_EQ(train(config(), "new", RunFolder::Mode::kResume).step, 12);
+}
+
+TEST_F(TrainerTest, ResumingADoneRunDoesNothing) {
+  train(config(), "a");
+  EXPECT_EQ(train(config(), "a", RunFolder::Mode::kResume).step, 12);
+  EXPECT_EQ(metrics("a").size(), 15U);
+}
+
+TEST_F(TrainerTest, WhatCannotChangeIsRefusedOnResume) {
+  train(config(), "a");
+  RunConfig other = config();
+  other.train.seed = 2;
+  EXPECT_THAT([&] { train(other, "a", RunFolder::Mode::kResume); }, testing::ThrowsMessage<Error>(HasSubstr("train.seed: 1 -> 2")));
+  other = config();
+  other.model.layers = 3;
+  EXPECT_THAT([&] { train(other, "a", RunFolder::Mode::kResume); }, testing::ThrowsMessage<Error>(HasSubstr("model.layers")));
+}
+
+TEST_F(TrainerTest, ALongerRunGoesOn) {
+  train(config(), "a");
+  RunConfig longer = config();
+  longer.train.steps = 14;
+  EXPECT_EQ(train(longer, "a", RunFolder::Mode::kResume).step, 14);
+}
+
+TEST_F(TrainerTest, ABrokenStoreLeavesNoRun) {
+  RunConfig c = config();
+  c.data.store = directory_.path().string();
+  EXPECT_THROW(train(c, "none"), Error);
+  EXPECT_FALSE(fs::exists(run("none")));
+}
+
+TEST_F(TrainerTest, AVocabularyThatIsTooSmallIsRefused) {
+  RunConfig c = config();
+  c.model.vocabulary = 30;
+  EXPECT_THAT([&] { train(c, "none"); }, testing::ThrowsMessage<Error>(HasSubstr("model.vocabulary = 33")));
+}
+
+TEST_F(TrainerTest, ANumberThatIsNotFiniteStopsAndNamesStepAndModule) {
+  ThreadPool pool(1);
+  Progress progress({.quiet = true});
+  Trainer trainer({.config = config(), .run = run("nan")}, pool, progress);
+  trainer.engine().parameters().find("layers.1.moe.router").master.span<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT([&] { trainer.run(); },
+              testing::ThrowsMessage<Error>(testing::AllOf(HasSubstr("step 1"), HasSubstr("layers.1.moe.router"))));
+}
+
+TEST_F(TrainerTest, TheSeedDecides) {
+  train(config(), "a");
+  RunConfig other = config();
+  other.train.seed = 2;
+  train(other, "b");
+  EXPECT_NE(metrics("a"), metrics("b"));
+}
+
+}  // namespace
+}  // namespace cistron::train
