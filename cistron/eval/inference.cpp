@@ -1,0 +1,44 @@
+#include "cistron/eval/inference.h"
+
+#include "cistron/core/error.h"
+#include "cistron/ops/elementwise.h"
+
+namespace cistron::eval {
+
+Inference::Arenas Inference::planned_arenas(const InferenceOptions& options) {
+  const Arenas meta{.parameters = Arena::meta("parameters"), .activations = Arena::meta("activations")};
+  Inference(options, meta, Device{DeviceKind::kMeta}, nullptr).forward(nn::meta_batch(options.batch_tokens, 1));
+  const auto planned = [](const Arena& arena) { return Arena::planned(arena.name(), Device{}, host_memory(), arena.peak()); };
+  return {.parameters = planned(*meta.parameters), .activations = planned(*meta.activations)};
+}
+
+Inference::Inference(const InferenceOptions& options, ThreadPool* pool)
+    : Inference(options, planned_arenas(options), Device{}, pool) {}
+
+Inference::Inference(const InferenceOptions& options, const Arenas& arenas, Device device, ThreadPool* pool)
+    : options_(options),
+      ctx_{.device = device, .arena = arenas.activations, .pool = pool, .precision = options.precision},
+      decoder_(options.model),
+      parameters_(std::make_unique<nn::LocalParameters>(decoder_.parameters(), options.precision,
+                                                        nn::ParameterArenas{.parameters = arenas.parameters})),
+      losses_(model::empty_losses(ctx_, options.model)),
+      nll_(ctx_.empty({options.batch_tokens}, DType::kF32)) {
+  ctx_.parameters = parameters_.get();
+}
+
+Inference::~Inference() = default;
+
+void Inference::forward(const nn::Batch& batch) {
+  ops::zero(ctx_, {.out = losses_.cross_entropy});
+  ops::zero(ctx_, {.out = losses_.router});
+  decoder_.evaluate(ctx_, batch, nll_, losses_);
+}
+
+std::span<const float> Inference::nll(const data::PackedBatch& batch) {
+  CISTRON_CHECK(batch.num_tokens() == options_.batch_tokens, "[inference] {} tokens, planned for {}", batch.num_tokens(),
+                options_.batch_tokens);
+  forward(nn::view_of(batch));
+  return nll_.span<float>();
+}
+
+}  // namespace cistron::eval

@@ -1,0 +1,51 @@
+#pragma once
+// A model with nothing but its weights, for forward passes over batches of one fixed size.
+#include <memory>
+#include <span>
+
+#include "cistron/data/pack.h"
+#include "cistron/model/decoder.h"
+#include "cistron/nn/local_parameters.h"
+
+namespace cistron::eval {
+
+struct InferenceOptions {
+  model::ModelConfig model;
+  Precision precision = Precision::kF32;
+  int64_t batch_tokens = 0;
+};
+
+class Inference {
+ public:
+  /// Plans and takes the memory, on the CPU. `pool` must outlive it.
+  Inference(const InferenceOptions& options, ThreadPool* pool);
+  ~Inference();
+  Inference(const Inference&) = delete;
+  Inference& operator=(const Inference&) = delete;
+
+  [[nodiscard]] const InferenceOptions& options() const { return options_; }
+  /// The masters are the caller's to fill, then `refresh_working`.
+  [[nodiscard]] nn::LocalParameters& parameters() { return *parameters_; }
+  void refresh_working() { parameters_->refresh_working(ctx_); }
+
+  /// The negative log-likelihood of each label, 0 where there is none. `batch` has exactly `batch_tokens` tokens. The span is valid
+  /// until the next call.
+  std::span<const float> nll(const data::PackedBatch& batch);
+
+ private:
+  struct Arenas {
+    std::shared_ptr<Arena> parameters, activations;
+  };
+  Inference(const InferenceOptions& options, const Arenas& arenas, Device device, ThreadPool* pool);
+  static Arenas planned_arenas(const InferenceOptions& options);
+  void forward(const nn::Batch& batch);
+
+  InferenceOptions options_;
+  Context ctx_;
+  model::Decoder decoder_;
+  std::unique_ptr<nn::LocalParameters> parameters_;
+  model::Losses losses_;
+  Tensor nll_;
+};
+
+}  // namespace cistron::eval
