@@ -1,0 +1,44 @@
+#pragma once
+// What all verbs of `cistron` share. A verb is one file: it declares its options and gives the function that runs it.
+#include <functional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "cistron/core/thread_pool.h"
+
+namespace cistron::apps {
+
+/// Exit statuses besides those of ErrorKind.
+constexpr int kDone = 0, kInterruptedBase = 128;
+
+struct Common {
+  bool json = false;
+  bool quiet = false;
+  bool force = false;
+  int threads = 0;
+  std::string device = "auto";
+};
+
+/// The verb that the command line chose; gives the exit status.
+using Run = std::function<int()>;
+
+/// A subcommand with the options of `common`; `example` ends its help. `force`: it has an output that could be overwritten.
+CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& description, const std::string& example,
+                   Common& common, bool force = false);
+
+/// Throws Error(kUsage) for a device that this build does not have.
+void check_device(const Common& common);
+
+/// Throws Error(kUsage) where `path` exists and --force was not given.
+void check_output(const std::string& path, const Common& common);
+
+void add_prepare(CLI::App& app, Run& run);
+void add_train(CLI::App& app, Run& run);
+void add_score(CLI::App& app, Run& run);
+void add_export(CLI::App& app, Run& run);
+void add_import(CLI::App& app, Run& run);
+void add_info(CLI::App& app, Run& run);
+void add_bench(CLI::App& app, Run& run);
+
+}  // namespace cistron::apps

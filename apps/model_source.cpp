@@ -1,0 +1,71 @@
+#include "apps/model_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cistron/core/error.h"
+#include "cistron/data/tokenizer_files.h"
+#include "cistron/train/checkpoint_folder.h"
+
+namespace cistron::apps {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::unique_ptr<train::Checkpoint> open_checkpoint(const fs::path& path) {
+  if (fs::exists(path / "manifest.json")) return std::make_unique<train::Checkpoint>(path);
+  if (!fs::is_directory(path / "checkpoints")) return nullptr;
+  auto found = train::CheckpointFolder(path / "checkpoints").find([](const std::string& line) {
+    fmt::print(stderr, "cistron: {}\n", line);
+  });
+  if (found == nullptr) throw Error(ErrorKind::kBadData, "the run has no checkpoint yet", path.string(), "train it first");
+  return found;
+}
+
+}  // namespace
+
+ModelSource::ModelSource(const fs::path& path) : path_(path), checkpoint_(open_checkpoint(path)) {
+  if (checkpoint_ != nullptr) {
+    config_ = checkpoint_->info().config.model;
+    tokenizer_ = checkpoint_->info().tokenizer;
+  } else if (fs::exists(path / "config.json")) {
+    config_ = model::read_hugging_face_config(path);
+    tokenizer_ = data::tokenizer_of_directory(path);
+  } else {
+    throw Error(ErrorKind::kBadData, "not a model", path.string(),
+                "give a run, a checkpoint, or a directory with Hugging Face's config.json");
+  }
+  config_.validate();
+}
+
+std::unique_ptr<const data::Tokenizer> ModelSource::tokenizer(const std::string& name) const {
+  if (name.empty() && tokenizer_.empty())
+    throw Error(ErrorKind::kUsage, "the model brings no tokenizer", path_.string(),
+                fmt::format("give --tokenizer, one of {}", fmt::join(data::tokenizer_names(), ", ")));
+  auto tokenizer = data::make_tokenizer(name.empty() ? tokenizer_ : name);
+  if (tokenizer->vocab_size() > config_.vocabulary)
+    throw Error(ErrorKind::kUsage,
+                fmt::format("the tokenizer {} has {} tokens and the model {}", tokenizer->name(), tokenizer->vocab_size(),
+                            config_.vocabulary),
+                path_.string(), "give the model's own with --tokenizer");
+  return tokenizer;
+}
+
+void ModelSource::load(nn::LocalParameters& parameters) const {
+  if (checkpoint_ != nullptr) return checkpoint_->load(parameters);
+  model::import_hugging_face(path_, config_, [&](const std::string& name, std::span<const float> values) {
+    const auto master = parameters.find(name).master.span<float>();
+    CISTRON_CHECK(master.size() == values.size(), "[import] '{}' has {} values, wanted {}", name, values.size(), master.size());
+    std::ranges::copy(values, master.begin());
+  });
+}
+
+model::SpecialTokens special_tokens(const data::Tokenizer* tokenizer) {
+  if (tokenizer == nullptr) return {};
+  const auto ids = tokenizer->special();
+  return {.begin = ids.begin, .end = ids.end, .pad = ids.pad};
+}
+
+}  // namespace cistron::apps

@@ -1,0 +1,44 @@
+// cistron prepare FILE... --tokenizer T --out STORE
+#include <fmt/format.h>
+
+#include <map>
+#include <memory>
+
+#include "apps/command.h"
+#include "cistron/data/prepare.h"
+
+namespace cistron::apps {
+
+namespace {
+
+struct Options : Common, data::PrepareOptions {};
+
+int run_prepare(Options& o) {
+  o.data::PrepareOptions::force = o.Common::force;
+  const data::PrepareReport report = data::prepare(o);
+  fmt::print("{}", o.json ? report.json() + "\n" : report.text());
+  return kDone;
+}
+
+}  // namespace
+
+void add_prepare(CLI::App& app, Run& run) {
+  const auto o = std::make_shared<Options>();
+  CLI::App* verb = add_verb(app, "prepare", "Make a token store from FASTA or FASTQ files, plain, gzip or bgzip",
+                            "cistron prepare proteins.fasta.gz --tokenizer esm2 --out data/proteins --valid-fraction 0.02", *o, true);
+  verb->add_option("FILE", o->files, "Sequence files")->required();
+  verb->add_option("--tokenizer", o->tokenizer, "esm2 or nucleotide")->required();
+  verb->add_option("--out", o->out, "The store's directory")->required();
+  verb->add_option("--valid-fraction", o->valid_fraction, "Share of distinct sequences that is held out")->capture_default_str();
+  const std::map<std::string, data::OnDuplicate> on_duplicate{{"error", data::OnDuplicate::kError},
+                                                              {"rename", data::OnDuplicate::kRename}};
+  verb->add_option("--on-duplicate", o->on_duplicate, "An identifier that appears twice: error or rename")
+      ->transform(CLI::CheckedTransformer(on_duplicate));
+  const std::map<std::string, data::OnUnknown> on_unknown{{"error", data::OnUnknown::kError},
+                                                          {"replace", data::OnUnknown::kReplace}};
+  verb->add_option("--on-unknown", o->on_unknown, "A character that the tokenizer refuses: error or replace")
+      ->transform(CLI::CheckedTransformer(on_unknown));
+  verb->callback([o, &run] { run = [o] { return run_prepare(*o); }; });
+}
+
+}  // namespace cistron::apps
