@@ -1,0 +1,204 @@
+"""The program as its user meets it: exit statuses, messages, keys of JSON, files. Usage: cli_test.py PROGRAM"""
+
+import gzip
+import json
+import math
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from support import main, metrics, write_config, write_fasta
+
+
+def prepared(program, directory, records=60):
+    write_fasta(directory / "a.fasta", records)
+    program.ok("prepare", directory / "a.fasta", "--tokenizer", "esm2", "--out", directory / "store", "--valid-fraction", "0.2")
+    write_config(directory / "run.toml", directory / "store")
+    return directory / "run.toml"
+
+
+def trained(program, directory):
+    config = prepared(program, directory)
+    program.ok("train", config, "--out", directory / "run", "--quiet")
+    return directory / "run"
+
+
+def objects(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_help_and_version(program, directory):
+    assert "backends: cpu" in program.ok("--version").stdout
+    assert "Example" in program.ok("--help").stdout
+    for verb in ["prepare", "train", "score", "export", "import", "info", "bench train"]:
+        text = program.ok(*verb.split(), "--help").stdout
+        assert "Example" in text and "cistron " + verb in text, verb
+        for option in ["--json", "--quiet", "--threads", "--device"]:
+            assert option in text, (verb, option)
+
+
+def test_usage_errors(program, directory):
+    config = prepared(program, directory)
+    run = directory / "run"
+    program.fails(2, "A subcommand is required")
+    program.fails(2, "did you mean 'train'", "trian")
+    program.fails(2, "--out", "train", config)
+    program.fails(2, "--wrong", "train", config, "--out", run, "--wrong")
+    program.fails(2, "CUDA", "train", config, "--out", run, "--device", "cuda")
+    program.fails(2, "--ranks", "train", config, "--out", run, "--ranks", "2")
+    program.fails(2, "did you mean 'steps'", "train", config, "--out", run, "--set", "train.stepss=1")
+    program.fails(2, "did you mean [optimizer]", "train", config, "--out", run, "--set", "optimiser.lr=1")
+    program.fails(2, "out of range", "train", config, "--out", run, "--set", "optimizer.lr=-1")
+    program.fails(2, "cannot read", "train", directory / "none.toml", "--out", run)
+    program.fails(2, "unknown tokenizer", "prepare", directory / "a.fasta", "--tokenizer", "esm3", "--out", directory / "s2")
+    program.fails(2, "exists", "prepare", directory / "a.fasta", "--tokenizer", "esm2", "--out", directory / "store")
+    program.fails(2, "did you mean 'tiny-protein'", "bench", "train", "--preset", "tiny-protien")
+    assert not run.exists()
+
+
+def test_bad_data(program, directory):
+    config = prepared(program, directory)
+    program.fails(3, "not a token store", "train", config, "--out", directory / "run", "--set", f"data.store={directory}")
+    program.fails(3, "not a model", "info", directory)
+    program.fails(3, "none.fasta", "prepare", directory / "none.fasta", "--tokenizer", "esm2", "--out", directory / "s2")
+    (directory / "b.fasta").write_text(">x\nAC1D\n")
+    program.fails(3, "b.fasta:2:3", "prepare", directory / "b.fasta", "--tokenizer", "esm2", "--out", directory / "s2")
+    compressed = gzip.compress((directory / "a.fasta").read_bytes())
+    (directory / "c.fasta.gz").write_bytes(compressed[: len(compressed) // 2])
+    program.fails(3, "c.fasta.gz", "prepare", directory / "c.fasta.gz", "--tokenizer", "esm2", "--out", directory / "s2")
+    tokens = directory / "store" / "train" / "tokens.bin"
+    data = bytearray(tokens.read_bytes())
+    data[-3] ^= 1
+    tokens.write_bytes(data)
+    program.fails(3, "tokens.bin", "train", config, "--out", directory / "run")
+    assert not (directory / "run").exists() and not (directory / "s2").exists()
+
+
+def test_prepare_json(program, directory):
+    write_fasta(directory / "a.fasta", 20)
+    done = program.ok("prepare", directory / "a.fasta", "--tokenizer", "esm2", "--out", directory / "s", "--json")
+    (report,) = objects(done.stdout)
+    assert report["records"] == 20 and report["residues"] > 100
+    program.ok("prepare", directory / "a.fasta", "--tokenizer", "esm2", "--out", directory / "s", "--force")
+
+
+def test_train_files_and_json(program, directory):
+    config = prepared(program, directory)
+    run = directory / "run"
+    done = program.ok("train", config, "--out", run, "--json")
+    (result,) = objects(done.stdout)
+    assert result["step"] == 12 and result["tokens"] == 12 * 256 and result["valid_loss"] < 3.5
+    assert "step 12/12" in done.stderr and "\r" not in done.stderr and "\033" not in done.stderr
+    lines = metrics(run)
+    steps = [line["step"] for line in lines if "loss" in line]
+    assert steps == list(range(1, 13))
+    assert set(lines[0]) == {"step", "tokens", "loss", "aux_loss", "z_loss", "lr", "grad_norm", "router_entropy",
+                             "expert_load_max_over_mean"}
+    valid = [line for line in lines if "valid_loss" in line]
+    assert [line["step"] for line in valid] == [4, 8, 12]
+    assert set(valid[0]) == {"step", "valid_loss", "valid_perplexity", "valid_bits_per_token", "valid_tokens"}
+    assert (run / "config.toml").exists() and list(run.glob("events.out.tfevents.*"))
+    kept = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert kept == ["latest", "step-00000006", "step-00000009", "step-00000012"], kept
+    assert (run / "checkpoints" / "latest").read_text() == "step-00000012\n"
+    program.fails(2, "--resume", "train", config, "--out", run)
+    assert program.ok("train", config, "--out", run, "--resume", "--quiet").stderr == ""
+    assert metrics(run) == lines
+    program.ok("train", run / "config.toml", "--out", directory / "again", "--quiet")  # the resolved file is a configuration
+    assert metrics(directory / "again") == lines
+
+
+def test_info(program, directory):
+    run = trained(program, directory)
+    (info,) = objects(program.ok("info", run, "--json").stdout)
+    assert set(info) == {"parameters", "active_parameters", "config", "checkpoint_step"}
+    assert info["checkpoint_step"] == 12 and info["config"]["num_local_experts"] == 4
+    (older,) = objects(program.ok("info", run / "checkpoints" / "step-00000009", "--json").stdout)
+    assert older["checkpoint_step"] == 9 and older["parameters"] == info["parameters"]
+    assert "parameters" in program.ok("info", run).stdout
+
+
+def test_score(program, directory):
+    run = trained(program, directory)
+    with open(directory / "q.fasta", "w", encoding="ascii") as file:
+        file.write(">short\nMK\n>long\n" + "MKVLAAGIC" * 40 + "\n>middle\nMKVLAAGIC\n")  # longer than the context of 64
+    scores = objects(program.ok("score", run, "--fasta", directory / "q.fasta", "--json", "--per-position").stdout)
+    assert [score["id"] for score in scores] == ["short", "long", "middle"]
+    assert [score["tokens"] for score in scores] == [3, 361, 10]
+    for score in scores:
+        assert len(score["positions"]) == score["tokens"]
+        assert math.isclose(sum(score["positions"]), score["log_likelihood"], rel_tol=1e-12)
+        assert math.isclose(math.exp(-score["log_likelihood"] / score["tokens"]), score["perplexity"], rel_tol=1e-12)
+    assert max(scores[1]["positions"]) < 0
+    table = program.ok("score", run, "--fasta", directory / "q.fasta").stdout.splitlines()
+    assert table[0] == "id\ttokens\tlog_likelihood\tperplexity" and len(table) == 4
+    (directory / "one.fasta").write_text(">middle\nmkvlaagic\n")  # alone, and in lower case: the same bits
+    (alone,) = objects(program.ok("score", run, "--fasta", directory / "one.fasta", "--json", "--per-position").stdout)
+    assert alone == scores[2]
+    assert set(objects(program.ok("score", run, "--fasta", directory / "one.fasta", "--json").stdout)[0]) == {
+        "id", "tokens", "log_likelihood", "perplexity"}
+    (directory / "bad.fasta").write_text(">x\nMK1\n")
+    program.fails(3, "bad.fasta:2:3", "score", run, "--json", "--fasta", directory / "bad.fasta")
+    program.fails(2, "mxfp8", "score", run, "--json", "--fasta", directory / "one.fasta", "--precision", "mxfp8")
+
+
+def test_export_import(program, directory):
+    run = trained(program, directory)
+    exported, imported = directory / "hf", directory / "imported"
+    program.ok("export", run, "--out", exported)
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]:
+        assert (exported / name).exists(), name
+    program.fails(2, "exists", "export", run, "--out", exported)
+    program.ok("export", run, "--out", exported, "--force")
+    program.ok("import", exported, "--out", imported)
+    (directory / "one.fasta").write_text(">x\nMKVLAAGIC\n")
+    results = [program.ok("score", model, "--fasta", directory / "one.fasta", "--json").stdout for model in [run, exported, imported]]
+    assert results[0] == results[1] == results[2], results
+    (exported / "tokenizer_config.json").unlink()
+    program.fails(2, "--tokenizer", "score", exported, "--json", "--fasta", directory / "one.fasta")
+    with_name = program.ok("score", exported, "--fasta", directory / "one.fasta", "--json", "--tokenizer", "esm2").stdout
+    assert with_name == results[0]
+    (exported / "model.safetensors").unlink()
+    program.fails(3, "safetensors", "score", exported, "--json", "--fasta", directory / "one.fasta", "--tokenizer", "esm2")
+
+
+def test_interrupts(program, directory):
+    config = prepared(program, directory)
+    settings = ["--set", "train.steps=40"]
+    program.ok("train", config, "--out", directory / "whole", "--quiet", *settings)
+    for number, status in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]:
+        run = directory / f"run{status}"
+        process = subprocess.Popen([program.path, "train", str(config), "--out", str(run), *settings], stderr=subprocess.PIPE, text=True)
+        deadline = time.time() + 60
+        while time.time() < deadline and not (run / "metrics.jsonl").exists():
+            time.sleep(0.001)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        if process.returncode == 0:
+            continue  # it was through before the signal came
+        assert process.returncode == status, (process.returncode, errors)
+        assert "--resume" in errors
+        assert (run / "checkpoints" / "latest").exists()
+        program.ok("train", config, "--out", run, "--quiet", "--resume", *settings)
+        assert metrics(run) == metrics(directory / "whole")
+
+
+def test_not_finite(program, directory):
+    config = prepared(program, directory)
+    done = program.fails(1, "not finite", "train", config, "--out", directory / "run", "--json", "--set", "optimizer.lr=1000",
+                         "--set", "optimizer.weight_decay=1000", "--set", "optimizer.warmup=0", "--set", "train.steps=30")
+    assert "first in '" in done.stderr
+    assert any(line["loss"] is None for line in metrics(directory / "run") if "loss" in line)
+
+
+def test_bench(program, directory):
+    done = program.ok("bench", "train", "--layers", 1, "--batch", 2, "--seq", 32, "--recipe", "fp32", "--steps", 2, "--json")
+    (line,) = objects(done.stdout)
+    assert line["name"] == "train" and line["milliseconds"] > 0 and line["shape"]["layers"] == 1
+    assert line["peak_resident_bytes"] > line["planned_bytes"] > 4 * 4 * 1_900_000
+    assert "tokens/s" in program.ok("bench", "train", "--layers", 1, "--batch", 2, "--seq", 32, "--steps", 1).stdout
+
+
+if __name__ == "__main__":
+    main(globals())
