@@ -57,6 +57,8 @@ template <class T>
 void quantize_weights_32(Context& ctx, const Tensor& w, const ops::MxOperand& out, bool turned) {
   if (!out.defined() || w.numel() == 0) return;
   const int64_t section_rows = out.rows() / out.sections;
+  CISTRON_CHECK(w.dim(2) % 8 == 0 && section_rows % 8 == 0, "[mxfp8_quantize_weights] {} in {} sections: multiples of 8 wanted",
+                to_string(w.shape()), out.sections);
   const QuantBlocks kernel{.x = w.raw(),
                            .elements = out.elements.data<uint8_t>(),
                            .scales = out.scales.data<uint8_t>(),

@@ -1,11 +1,9 @@
 #pragma once
-// Weights in blocks of 96 rows x 32 of the contraction, which share a scale; either copy, one launch each. A block makes 96 x 64.
-// Runs once an optimizer step, off the hot path: written to be plain.
-#include <cuda_bf16.h>
-
+// Weights in blocks of 96 rows x 32 of the contraction, which share a scale; either copy, one launch each. A block makes 96 x 64 by way
+// of shared memory. Runs once an optimizer step.
 #include <cstdint>
 
-#include "cistron/cuda/quant/mxfp8_convert.cuh"
+#include "cistron/cuda/quant/mxfp8_tile.cuh"
 
 namespace cistron::cuda {
 
@@ -37,11 +35,16 @@ __global__ void __launch_bounds__(kBlockThreads) mxfp8_quantize_blocks_kernel(co
   const int rows = static_cast<int>(min(static_cast<int64_t>(kBlockRows), args.section_rows - in_section));
   const int depth = static_cast<int>(min(static_cast<int64_t>(kBlockDepth), args.depth - k0));
 
+  // Octets run along the lines of x: along the contraction, or across it where turned.
   const T* x = static_cast<const T*>(args.x) + expert * args.rows * args.depth;
-  for (int i = me; i < rows * depth; i += kBlockThreads) {
-    const int r = args.turned ? i % rows : i / depth;
-    const int k = args.turned ? i / rows : i % depth;
-    tile[r][k] = static_cast<float>(args.turned ? x[(k0 + k) * args.rows + row0 + r] : x[(row0 + r) * args.depth + k0 + k]);
+  const int octets = (args.turned ? rows : depth) / 8;
+  for (int i = me; i < (args.turned ? depth : rows) * octets; i += kBlockThreads) {
+    const int line = i / octets;
+    const int at = i % octets * 8;
+    Octet<T> values;
+    values.load(args.turned ? x + (k0 + line) * args.rows + row0 + at : x + (row0 + line) * args.depth + k0 + at);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) (args.turned ? tile[at + j][line] : tile[line][at + j]) = values[j];
   }
   __syncthreads();
 
