@@ -56,19 +56,47 @@ __device__ __forceinline__ void row_scales(uint32_t (&amax)[8], const QuantThrea
     *reinterpret_cast<uint2*>(out.scales + (column0 + me.column) / kGroup * out.scale_pitch + row0 + me.row) = {bytes[0], bytes[1]};
 }
 
-/// Scales of the thread's eight columns; `partial` holds the amax of each warp's 16 rows.
+/// The amax of each column over a warp's 16 rows; eight columns are two 16-byte words, 16 of them side by side, so that no bank waits.
+struct ColumnAmax {
+  uint4 words[8][2][16];
+
+  __device__ __forceinline__ void put(uint32_t (&column)[8], const QuantThread& me) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) column[j] = max(column[j], __shfl_xor_sync(0xffffffffU, column[j], 16));
+    if (me.half != 0) return;
+    words[me.warp][0][me.lane] = {column[0], column[1], column[2], column[3]};
+    words[me.warp][1][me.lane] = {column[4], column[5], column[6], column[7]};
+  }
+  /// After a barrier: of the thread's eight columns over warps [first, first + count).
+  template <int kCount>
+  __device__ __forceinline__ void get(uint32_t (&column)[8], const QuantThread& me, int first) const {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) column[j] = 0;
+#pragma unroll 4  // all eight at once take more than 64 registers
+    for (int w = 0; w < kCount; ++w)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint4 four = words[first + w][i][me.column / 8];
+        column[4 * i] = max(column[4 * i], four.x);
+        column[4 * i + 1] = max(column[4 * i + 1], four.y);
+        column[4 * i + 2] = max(column[4 * i + 2], four.z);
+        column[4 * i + 3] = max(column[4 * i + 3], four.w);
+      }
+  }
+};
+
+/// Scales of the thread's eight columns.
 template <int kGroup>
-__device__ __forceinline__ void column_scales(const uint32_t (&partial)[8][kQuantTile], const QuantThread& me, const QuantCopy& out,
-                                              int64_t row0, int64_t column0, float (&inverse)[8]) {
+__device__ __forceinline__ void column_scales(const ColumnAmax& partial, const QuantThread& me, const QuantCopy& out, int64_t row0,
+                                              int64_t column0, float (&inverse)[8]) {
   constexpr int kWarps = kGroup / 16;
   const int first = me.warp / kWarps * kWarps;
+  uint32_t amax[8];
+  partial.get<kWarps>(amax, me, first);
   uint32_t bytes[2] = {};
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    uint32_t amax = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) amax = max(amax, partial[first + w][me.column + j]);
-    const uint8_t scale = ops::e8m0_from_amax(amax);
+    const uint8_t scale = ops::e8m0_from_amax(amax[j]);
     inverse[j] = ops::e8m0_inverse(scale);
     bytes[j / 4] |= static_cast<uint32_t>(scale) << (j % 4 * 8);
   }
@@ -80,7 +108,7 @@ __device__ __forceinline__ void column_scales(const uint32_t (&partial)[8][kQuan
 template <class T, int kGroup>
 __global__ void __launch_bounds__(kQuantThreads) mxfp8_quantize_kernel(const QuantArgs args) {
   __shared__ alignas(16) TurnedTile tile;
-  __shared__ alignas(16) uint32_t partial[8][kQuantTile];
+  __shared__ ColumnAmax partial;
   const QuantThread me;
   const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kQuantTile;
   const int64_t column0 = static_cast<int64_t>(blockIdx.x) * kQuantTile;
@@ -89,13 +117,7 @@ __global__ void __launch_bounds__(kQuantThreads) mxfp8_quantize_kernel(const Qua
   Octet<T> x[8];
   load_block(args, me, row0, column0, x);
   BlockAmax<T> amax(x);
-  if (args.turned.elements != nullptr) {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const uint32_t both = max(amax.column[j], __shfl_xor_sync(0xffffffffU, amax.column[j], 16));
-      if (me.half == 0) partial[me.warp][me.column + j] = both;
-    }
-  }
+  if (args.turned.elements != nullptr) partial.put(amax.column, me);
   float inverse[8];
   if (args.row_wise.elements != nullptr) {
     const bool inside = column0 + me.column < args.width;
