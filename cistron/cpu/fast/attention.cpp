@@ -92,6 +92,7 @@ void attention_forward(Context& ctx, const ops::AttentionForward& args) {
   with_float_type(args.qkv.dtype(), [&](auto type) {
     ctx.parallel_for((args.cu_seqlens.dim(0) - 1) * heads, [&](int64_t task) {
       const int64_t s = task / heads;
+      if (ends[s] == ends[s + 1]) return;
       attend<decltype(type)>(args, ends[s], ends[s + 1] - ends[s], task % heads);
     });
   });

@@ -136,6 +136,7 @@ void attention_backward(Context& ctx, const ops::AttentionBackward& args) {
   with_float_type(args.qkv.dtype(), [&](auto type) {
     ctx.parallel_for((args.cu_seqlens.dim(0) - 1) * kv_heads, [&](int64_t task) {
       const int64_t s = task / kv_heads;
+      if (ends[s] == ends[s + 1]) return;
       KvHead<decltype(type)>(args, ends[s], ends[s + 1] - ends[s], task % kv_heads).run();
     });
   });

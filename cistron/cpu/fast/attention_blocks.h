@@ -14,13 +14,14 @@
 namespace cistron::cpu::attention {
 
 constexpr int64_t kBlock = 64;
-using Scores = std::array<float, kBlock * kBlock>;  // [key, query]
+using I16 = int32_t __attribute__((vector_size(64)));  // NOLINT(modernize-use-using)
+using Scores = std::array<float, kBlock * kBlock>;     // [key, query]
 using PerQuery = std::array<float, kBlock>;
 
 /// f32 on cache lines; keeps its size from one use to the next.
 class Buffer {
  public:
-  /// Uninitialised.
+  /// Uninitialised; count > 0.
   float* get(int64_t count) {
     lines_.resize(std::max(lines_.size(), static_cast<size_t>(ceil_div(count, kLanes))));
     return lines_.data()->values;
@@ -101,8 +102,8 @@ struct Mask {
   /// Sixteen queries from `query` on: v where `key` counts for them, else `otherwise`. `key` < keys.
   [[nodiscard]] F16 select(int64_t key, int64_t query, F16 v, float otherwise) const {
     if (!diagonal || key <= query) return v;
-    for (int64_t i = 0; i < kLanes; ++i) v[i] = key <= query + i ? v[i] : otherwise;
-    return v;
+    constexpr I16 kLane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return kLane + static_cast<int32_t>(query - key) >= 0 ? v : splat(otherwise);
   }
 };
 
