@@ -1,6 +1,8 @@
-// parity-driver MODEL BATCHES OUT STEPS LEARNING_RATE PRECISION: what Cistron makes of a Hugging Face model, for parity.py to compare.
+// parity-driver MODEL BATCHES OUT STEPS LEARNING_RATE PRECISION: what Cistron makes of a Hugging Face model, for parity.py to
+// compare.
 //   MODEL    a Hugging Face directory
-//   BATCHES  safetensors: tokens.I and cu_seqlens.I, i32, for I = 0, 1, ...; every batch has the same number of tokens; step i uses
+//   BATCHES  safetensors: tokens.I and cu_seqlens.I, i32, for I = 0, 1, ...; every batch has the same number of tokens; step i
+//   uses
 //            batch i mod their number
 //   OUT      (made) results.safetensors with logits [T, V] of batch 0, and loss, aux_loss, grad_norm [STEPS]; and as Hugging Face
 //            directories: imported (MODEL again, before any step), grads (of step 1), trained (after the last step)
@@ -35,18 +37,12 @@ std::vector<int32_t> read_i32(const io::SafetensorsFile& file, const std::string
 }
 
 data::PackedBatch read_batch(const io::SafetensorsFile& file, size_t index) {
-  const auto tokens = read_i32(file, fmt::format("tokens.{}", index)), starts = read_i32(file, fmt::format("cu_seqlens.{}", index));
+  const auto tokens = read_i32(file, fmt::format("tokens.{}", index)),
+             starts = read_i32(file, fmt::format("cu_seqlens.{}", index));
   std::vector<std::vector<int32_t>> sequences;
-  for (size_t s = 0; s + 1 < starts.size(); ++s) sequences.emplace_back(tokens.begin() + starts[s], tokens.begin() + starts[s + 1]);
+  for (size_t s = 0; s + 1 < starts.size(); ++s)
+    sequences.emplace_back(tokens.begin() + starts[s], tokens.begin() + starts[s + 1]);
   return data::pack(sequences);
-}
-
-nn::Batch view_of(data::PackedBatch& packed) {
-  return {.tokens = Tensor::view(std::span(packed.tokens)),
-          .positions = Tensor::view(std::span(packed.positions)),
-          .cu_seqlens = Tensor::view(std::span(packed.cu_seqlens)),
-          .labels = Tensor::view(std::span(packed.labels)),
-          .loss_weight = Tensor::view(std::span(packed.loss_weight))};
 }
 
 void fill(nn::LocalParameters& parameters, const fs::path& model, const model::ModelConfig& config) {
@@ -64,7 +60,8 @@ void write(nn::LocalParameters& parameters, Tensor nn::LocalParameters::Entry::*
   });
 }
 
-std::vector<float> logits(const Arguments& arguments, const model::ModelConfig& config, const nn::Batch& batch, ThreadPool& pool) {
+std::vector<float> logits(const Arguments& arguments, const model::ModelConfig& config, const nn::Batch& batch,
+                          ThreadPool& pool) {
   const auto arena = [](const char* name) { return Arena::growing(name, Device{}, host_memory()); };
   model::Decoder decoder(config);
   nn::LocalParameters parameters(decoder.parameters(), arguments.precision, {.parameters = arena("parameters")});
@@ -92,7 +89,7 @@ void run(const Arguments& arguments) {
 
   ThreadPool pool;
   std::map<std::string, std::vector<float>> results;
-  results["logits"] = logits(arguments, config, view_of(packed.at(0)), pool);
+  results["logits"] = logits(arguments, config, nn::view_of(packed.at(0)), pool);
 
   const train::EngineOptions options{.model = config,
                                      .precision = arguments.precision,
@@ -105,8 +102,8 @@ void run(const Arguments& arguments) {
   engine.refresh_working();
   write(engine.parameters(), &nn::LocalParameters::Entry::master, arguments.out / "imported", config);
   for (int64_t i = 0; i < arguments.steps; ++i) {
-    auto& batch = packed[static_cast<size_t>(i) % packed.size()];
-    const nn::Batch view = view_of(batch);
+    const auto& batch = packed[static_cast<size_t>(i) % packed.size()];
+    const nn::Batch view = nn::view_of(batch);
     const auto step = engine.step(std::span(&view, 1), static_cast<double>(batch.label_count), arguments.learning_rate);
     results["loss"].push_back(static_cast<float>(step.loss));
     results["aux_loss"].push_back(static_cast<float>(step.router.aux_loss));
