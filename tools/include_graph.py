@@ -13,7 +13,7 @@ MAY_INCLUDE = {
     "ops": {"core"},
     "cpu": {"core", "ops"},
     "cuda": {"core", "ops"},
-    "no_cuda": {"core", "ops"},
+    "no_cuda": {"core", "ops", "cuda"},  # stand-ins for what headers of cuda/ declare
     "dist": {"core", "ops"},
     "nn": {"core", "ops", "dist"},
     "io": {"core"},
