@@ -79,7 +79,8 @@ class Communicator {
   /// Every rank has come here.
   Pending barrier();
 
-  /// A communicator among the ranks that give the same colour, ordered as here. All ranks call it; waits for them.
+  /// A communicator among the ranks that give the same colour, ordered as here. All ranks call it; waits for them. A process
+  /// splits on one thread at a time.
   std::unique_ptr<Communicator> split(int colour, std::string name);
 
  protected:

@@ -5,7 +5,7 @@
 namespace cistron::dist {
 namespace {
 
-const MeshShape& checked(const MeshShape& shape, int ranks) {
+MeshShape checked(const MeshShape& shape, int ranks) {
   if (shape.dp < 1 || shape.ep < 1 || shape.size() != ranks) {
     throw Error(ErrorKind::kUsage, fmt::format("a mesh of dp x ep = {} x {} over {} ranks", shape.dp, shape.ep, ranks),
                 "parallel.dp, parallel.ep", "their product must be the number of ranks");

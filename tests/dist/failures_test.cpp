@@ -170,6 +170,22 @@ TEST(DistFailures, ADroppedPendingIsAFailure) {
   EXPECT_THAT((std::vector{errors[0], errors[1], errors[3]}), Each(HasSubstr("barrier 1 of world on rank 2 was dropped")));
 }
 
+// A rank unwinds, and its buffers go, while others may be reading them: for the sanitizers.
+TEST(DistFailures, BuffersMayGoWithARankThatThrows) {
+  for (uint64_t round = 0; round < 40; ++round) {
+    const auto body = [round](Communicator& world) {
+      std::vector<float> part(50000, 1.0F), whole(part.size() * kRanks);
+      dist::Pending pending = world.all_gather(view_of(part), view_of(whole));
+      if (world.rank() == 2) {
+        std::this_thread::sleep_for(std::chrono::microseconds(Rng(23, 0).below(round, 300)));
+        throw std::runtime_error("unwinds");
+      }
+      pending.wait();
+    };
+    EXPECT_THROW(run_ranks(kRanks, body, {60s}), std::runtime_error);
+  }
+}
+
 TEST(DistFailures, WrongArguments) {
   const auto world = dist::single();
   std::vector<float> four(4), five(5);

@@ -101,10 +101,9 @@ void MpiOperation::exchange_bytes() {
 void MpiOperation::reduce_own() {
   const auto me = static_cast<size_t>(who_.rank);
   const Segment& own = call_.receives[me];
-  std::vector<const std::byte*> sources;
-  for (int peer = 0; peer < who_.size(); ++peer) {
-    sources.push_back(peer == who_.rank ? call_.send + call_.sends[me].offset : staging_.data() + own.bytes * peer);
-  }
+  std::vector<const std::byte*> sources(who_.members.size());
+  for (size_t i = 0; i < sources.size(); ++i) sources[i] = staging_.data() + static_cast<size_t>(own.bytes) * i;
+  sources[me] = call_.send + call_.sends[me].offset;
   std::byte* const destination = call_.receive + own.offset;
   reduce(call_.signature, sources, {&destination, 1}, own.bytes);
   staging_ = {};
