@@ -14,10 +14,11 @@ constexpr double kGiB = 1073741824.0;
 std::string version(int packed) { return fmt::format("{}.{}", packed / 1000, packed % 1000 / 10); }
 
 Finding examine_card(size_t index, const Card& card) {
-  Finding finding{.what = fmt::format("card {}", index),
-                  .found = fmt::format("{}, compute capability {}.{}, {} multiprocessors, {:.0f} of {:.0f} GiB free", card.name,
-                                       card.capability / 10, card.capability % 10, card.multiprocessors,
-                                       static_cast<double>(card.free_bytes) / kGiB, static_cast<double>(card.memory_bytes) / kGiB)};
+  Finding finding{
+      .what = fmt::format("card {}", index),
+      .found = fmt::format("{}, compute capability {}.{}, {} multiprocessors, {:.0f} of {:.0f} GiB free", card.name,
+                           card.capability / 10, card.capability % 10, card.multiprocessors,
+                           static_cast<double>(card.free_bytes) / kGiB, static_cast<double>(card.memory_bytes) / kGiB)};
   if (card.capability < 80) {
     finding.verdict = Verdict::kMissing;
     finding.advice = "too old, 8.0 or later is wanted: use --device cpu";
@@ -37,7 +38,8 @@ Finding examine_driver(const CardSurvey& survey) {
                "install NVIDIA's driver if this machine has a card, and in a container start it with --gpus all"};
   } else if (survey.driver_version / 1000 < survey.runtime_version / 1000) {
     finding.verdict = Verdict::kMissing;
-    finding.advice = fmt::format("this program was built with CUDA {}: a newer driver is wanted", version(survey.runtime_version));
+    finding.advice =
+        fmt::format("this program was built with CUDA {}: a newer driver is wanted", version(survey.runtime_version));
   }
   return finding;
 }
@@ -70,7 +72,8 @@ Finding examine_memory() {
 
 std::vector<Finding> examine(const CardSurvey& survey) {
   if (!survey.built)
-    return {{Verdict::kNote, "CUDA", "not in this program", "to train on an NVIDIA card: make build-cuda (needs nvcc 12.4 or later)"}};
+    return {{Verdict::kNote, "CUDA", "not in this program",
+             "to train on an NVIDIA card: make build-cuda (needs nvcc 12.4 or later)"}};
   std::vector<Finding> findings{examine_driver(survey)};
   if (!survey.problem.empty() && survey.driver_version != 0)
     findings.push_back({Verdict::kMissing, "cards", survey.problem, "nvidia-smi should list a card; see CUDA_VISIBLE_DEVICES"});
@@ -90,7 +93,8 @@ std::string to_text(const std::vector<Finding>& findings) {
   std::string text;
   for (const Finding& finding : findings) {
     const char* mark = finding.verdict == Verdict::kGood ? "ok     " : finding.verdict == Verdict::kNote ? "note   " : "missing";
-    text += fmt::format("{}  {:<{}}  {}{}{}\n", mark, finding.what, width, finding.found, finding.advice.empty() ? "" : ": ", finding.advice);
+    text += fmt::format("{}  {:<{}}  {}{}{}\n", mark, finding.what, width, finding.found, finding.advice.empty() ? "" : ": ",
+                        finding.advice);
   }
   return text;
 }

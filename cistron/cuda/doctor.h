@@ -1,6 +1,6 @@
 #pragma once
-// What `cistron doctor` reports: what this machine has, what will be used of it, what is missing and how to get it. CUDA-free: the
-// survey of the cards comes from the CUDA runtime, or from a stand-in where cistron was built without it.
+// What `cistron doctor` reports: what this machine has, what will be used of it, what is missing and how to get it. CUDA-free:
+// the survey of the cards comes from the CUDA runtime, or from a stand-in where cistron was built without it.
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -47,8 +47,8 @@ int64_t MxOperand::scale_index(int64_t e, int64_t r, int64_t k) const {
 
 void check_operand(const char* op, const MxOperand& x) {
   check_group(x.group);
-  CISTRON_CHECK(x.depth() % x.group == 0, "[{}] the contraction has {} values: a multiple of the group, {}, wanted", op, x.depth(),
-                x.group);
+  CISTRON_CHECK(x.depth() % x.group == 0, "[{}] the contraction has {} values: a multiple of the group, {}, wanted", op,
+                x.depth(), x.group);
   const Shape scales = x.is_weight() ? Shape{x.elements.dim(0), x.row_blocks(), x.num_groups()}
                                      : Shape{x.num_groups(), round_up(x.rows(), kRowPadding)};
   CISTRON_CHECK(x.block_rows == (x.is_weight() ? weight_block_rows(x.group) : 1), "[{}] {} rows share a scale", op, x.block_rows);
@@ -95,8 +95,7 @@ void mxfp8_quantize_weights(Context& ctx, const Mxfp8QuantizeWeights& args) {
 void mxfp8_dequantize(Context& ctx, const Mxfp8Dequantize& args) {
   constexpr auto kOp = "mxfp8_dequantize";
   check_operand(kOp, args.x);
-  check_tensor(kOp, "out", args.out, args.x.elements.shape(),
-               args.out.dtype() == DType::kBF16 ? DType::kBF16 : DType::kF32);
+  check_tensor(kOp, "out", args.out, args.x.elements.shape(), args.out.dtype() == DType::kBF16 ? DType::kBF16 : DType::kF32);
   dispatch(kOp, ctx, args, cpu::mxfp8_dequantize, cuda::mxfp8_dequantize);
 }
 

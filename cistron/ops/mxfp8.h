@@ -10,8 +10,9 @@
 // Activations and gradients have a scale for each row and group. Weights share it among neighbouring rows too: 128 for group 128,
 // 96 for group 32, counted afresh in each of `sections` equal parts of the rows (gate and up), the last block of a part shorter.
 //
-// Quantise: block scale s = e8m0(amax); element = e4m3(value / s), to nearest even. A block of zeros has scale 0x00. A NaN makes its
-// block decode to NaN; an infinity saturates to 448 x 2^127, which is infinite in f32. Source: OCP Microscaling v1.0; arXiv 2506.08027.
+// Quantise: block scale s = e8m0(amax); element = e4m3(value / s), to nearest even. A block of zeros has scale 0x00. A NaN makes
+// its block decode to NaN; an infinity saturates to 448 x 2^127, which is infinite in f32. Source: OCP Microscaling v1.0; arXiv
+// 2506.08027.
 #include "cistron/ops/groups.h"
 
 namespace cistron::ops {
@@ -54,8 +55,9 @@ MxTensor mxfp8_empty(const Context& ctx, int64_t rows, int64_t depth, int64_t gr
 /// Uninitialised, for weights [E, N, K] whose N rows are `sections` equal parts. The transposed copy [E, K, N] has one section.
 MxTensor mxfp8_empty_weights(const Context& ctx, const Shape& shape, int64_t group, int64_t sections, MxCopies copies = {});
 
-/// out = x, or with `source_row` out[r, :] = x[source_row[r], :], and zeros where that is -1. K must be a multiple of the group; R need
-/// not be: what a copy holds past row R is zeros. With `starts`, rows from starts[E] (a multiple of 128) on are neither read nor written.
+/// out = x, or with `source_row` out[r, :] = x[source_row[r], :], and zeros where that is -1. K must be a multiple of the group;
+/// R need not be: what a copy holds past row R is zeros. With `starts`, rows from starts[E] (a multiple of 128) on are neither
+/// read nor written.
 struct Mxfp8Quantize {
   const Tensor& x;  // [T, K], f32 or bf16; T = R without source_row
   const MxTensor& out;

@@ -2,7 +2,8 @@
 // The numbers of MXFP8 (OCP Microscaling v1.0), one at a time, as host arithmetic without branches.
 //   E4M3: sign, 4 bits of exponent (bias 7), 3 of mantissa; largest 448; 0x7f and 0xff are NaN; no infinity.
 //   E8M0: byte b is 2^(b - 127), 0x00 included; 0xff is NaN.
-// The scale is the smallest power of two s with amax / s <= 448 ("round up": NVIDIA, arXiv 2506.08027), so that nothing saturates.
+// The scale is the smallest power of two s with amax / s <= 448 ("round up": NVIDIA, arXiv 2506.08027), so that nothing
+// saturates.
 #include <algorithm>
 #include <bit>
 #include <cstdint>

@@ -19,8 +19,8 @@ void mxfp8_grouped_gemm(Context& ctx, const Mxfp8GroupedGemm& args) {
   constexpr auto kOp = "mxfp8_grouped_gemm";
   check_pair(kOp, args.x, args.w);
   CISTRON_CHECK(!args.x.is_weight() && args.w.is_weight(), "[{}] wants an activation x and a weight w", kOp);
-  CISTRON_CHECK(args.w.elements.dim(0) == args.groups.num_experts(), "[{}] {} weights for {} experts", kOp, args.w.elements.dim(0),
-                args.groups.num_experts());
+  CISTRON_CHECK(args.w.elements.dim(0) == args.groups.num_experts(), "[{}] {} weights for {} experts", kOp,
+                args.w.elements.dim(0), args.groups.num_experts());
   check_tensor(kOp, "out", args.out, {args.x.rows(), args.w.rows()},
                args.out.dtype() == DType::kBF16 ? DType::kBF16 : DType::kF32);
   dispatch(kOp, ctx, args, cpu::mxfp8_grouped_gemm);

@@ -3,7 +3,8 @@
 // For each expert e and its rows r:
 //   forward: y[r, :]  = x[r, :] w[e]^T             x.rows, w.rows         (x [R, K], w [E, N, K])
 //   dgrad:   dx[r, :] = dy[r, :] w[e]              dy.rows, w.columns     the same product: the operand holds w[e]^T
-//   wgrad:   dw[e]    = sum over r of dy[r]^T x[r]  dy.columns, x.columns  (f32; zeros, or an untouched accumulator, without rows)
+//   wgrad:   dw[e]    = sum over r of dy[r]^T x[r]  dy.columns, x.columns  (f32; zeros, or an untouched accumulator, without
+//   rows)
 // All operands of a product have one group. Accumulation in f32, promoted from the tensor core at every 128 of the contraction at
 // most. Pad rows of operands must hold zeros (`mxfp8_quantize` writes them); those of outputs may hold anything.
 #include "cistron/ops/mxfp8.h"

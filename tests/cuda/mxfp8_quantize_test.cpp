@@ -87,7 +87,8 @@ TEST_F(CudaMxfp8, AmaxBesideEveryLimit) {
     for (const int ulp : {-1, 0, 1}) {
       const auto limit = std::bit_cast<uint32_t>(std::ldexp(448.0F, k)) + static_cast<uint32_t>(ulp);
       for (int i = 0; i < 128; ++i)
-        values.push_back(i == k + 140 - (k + 140) / 128 * 128 ? std::bit_cast<float>(limit) : std::ldexp(1 + i / 128.0, k - i % 19));
+        values.push_back(i == k + 140 - (k + 140) / 128 * 128 ? std::bit_cast<float>(limit)
+                                                              : std::ldexp(1 + i / 128.0, k - i % 19));
     }
   const Tensor x = tensor_of(cpu_, {static_cast<int64_t>(values.size()) / 128, 128}, DType::kF32, values);
   for (const int64_t group : {128, 32}) {
@@ -104,7 +105,8 @@ TEST_F(CudaMxfp8, Weights) {
     int64_t group, sections;
     Shape shape;
   };
-  const Weights all[] = {{128, 2, {2, 512, 256}}, {128, 1, {3, 640, 128}}, {32, 2, {2, 320, 224}}, {32, 1, {1, 96, 32}}, {32, 2, {2, 448, 160}}};
+  const Weights all[] = {
+      {128, 2, {2, 512, 256}}, {128, 1, {3, 640, 128}}, {32, 2, {2, 320, 224}}, {32, 1, {1, 96, 32}}, {32, 2, {2, 448, 160}}};
   for (const auto& [group, sections, shape] : all)
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const Tensor w = mxfp8_values(cpu_, shape, dtype, 51, shape[2] == 224);

@@ -1,6 +1,5 @@
 // The portable grouped products on the card against float64, with the group sizes and poisons that catch wrong offsets.
 #include "cistron/cuda/gemm/portable.h"
-
 #include "tests/cuda/support.h"
 #include "tests/ops/mxfp8_support.h"
 
@@ -65,7 +64,8 @@ TEST_P(CudaPortable, Forward) {
   if (routed_.total() < 2) return;
   auto shifted = routed_.segments;  // an expert's offset off by one
   shifted.starts[static_cast<size_t>(routed_.busiest())] += 1;
-  EXPECT_FALSE(relative_error(rows_in_use(to_host(cpu_, out), shifted), rows_in_use(want, routed_.segments)) <= tolerance(p_.out));
+  EXPECT_FALSE(relative_error(rows_in_use(to_host(cpu_, out), shifted), rows_in_use(want, routed_.segments)) <=
+               tolerance(p_.out));
 }
 
 TEST_P(CudaPortable, Dgrad) {
@@ -134,13 +134,15 @@ TEST_P(CudaPortableMxfp8, AllThreeProducts) {
   const auto check_rows = [&](const ops::MxOperand& a, const ops::MxOperand& b) {
     const Tensor out = poisoned_on_device(cuda_, {a.rows(), b.rows()}, DType::kF32);
     cuda::portable::mxfp8_grouped_gemm(cuda_, {.x = to_device(cuda_, a), .w = to_device(cuda_, b), .groups = groups, .out = out});
-    const auto want = cpu::ref::grouped_gemm_forward(cpu::ref::mxfp8_decode(a), cpu::ref::mxfp8_decode(b), b.rows(), routed.segments);
+    const auto want =
+        cpu::ref::grouped_gemm_forward(cpu::ref::mxfp8_decode(a), cpu::ref::mxfp8_decode(b), b.rows(), routed.segments);
     EXPECT_LE(relative_error(rows_in_use(to_host(cpu_, out), routed.segments), rows_in_use(want, routed.segments)), 1e-5);
   };
   check_rows(x.rows, wq.rows);
   check_rows(dy.rows, wq.columns);
   const Tensor out = poisoned_on_device(cuda_, {6, n, k}, DType::kF32);
-  cuda::portable::mxfp8_grouped_wgrad(cuda_, {.dy = to_device(cuda_, dy.columns), .x = to_device(cuda_, x.columns), .groups = groups, .out = out});
+  cuda::portable::mxfp8_grouped_wgrad(
+      cuda_, {.dy = to_device(cuda_, dy.columns), .x = to_device(cuda_, x.columns), .groups = groups, .out = out});
   const auto want = cpu::ref::grouped_gemm_wgrad(transposed(cpu::ref::mxfp8_decode(dy.columns)),
                                                  transposed(cpu::ref::mxfp8_decode(x.columns)), routed.segments);
   EXPECT_LE(relative_error(to_double(to_host(cpu_, out)), want.data), 1e-5);

@@ -26,5 +26,5 @@ void poison_on_device(const ops::MxTensor& tensor);
 }  // namespace cistron::test
 
 /// First line of a test's SetUp.
-#define CISTRON_NEEDS_CARD()                                                                                        \
+#define CISTRON_NEEDS_CARD() \
   if (const std::string why = ::cistron::test::CudaContext::unavailable(); !why.empty()) GTEST_SKIP() << why

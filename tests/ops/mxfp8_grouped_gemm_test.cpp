@@ -31,11 +31,12 @@ class Mxfp8GroupedGemm : public testing::TestWithParam<Param> {
   }
   [[nodiscard]] int64_t experts() const { return static_cast<int64_t>(p_.counts.size()); }
   ops::MxTensor activation(int64_t width, uint64_t seed) { return test::mxfp8_routed(ctx_, routed_, width, p_.group, seed); }
-  double forward_error(const ops::MxOperand& x, const ops::MxOperand& w, const ops::MxOperand& want_x, const ops::MxOperand& want_w) {
+  double forward_error(const ops::MxOperand& x, const ops::MxOperand& w, const ops::MxOperand& want_x,
+                       const ops::MxOperand& want_w) {
     const Tensor out = test::poisoned(ctx_, {x.rows(), w.rows()}, DType::kF32);
     ops::mxfp8_grouped_gemm(ctx_, {.x = x, .w = w, .groups = routed_.groups, .out = out});
-    const auto want =
-        cpu::ref::grouped_gemm_forward(cpu::ref::mxfp8_decode(want_x), cpu::ref::mxfp8_decode(want_w), w.rows(), routed_.segments);
+    const auto want = cpu::ref::grouped_gemm_forward(cpu::ref::mxfp8_decode(want_x), cpu::ref::mxfp8_decode(want_w), w.rows(),
+                                                     routed_.segments);
     return test::relative_error(test::rows_in_use(out, routed_.segments), test::rows_in_use(want, routed_.segments));
   }
 
@@ -91,8 +92,8 @@ TEST_P(Mxfp8GroupedGemm, NegativeControlsFail) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, Mxfp8GroupedGemm,
                          testing::Values(Param{128, {0, 1, 127, 128, 129}, 256, 128}, Param{128, {0, 300, 0}, 256, 256},
-                                         Param{128, {5}, 256, 128}, Param{128, {0, 0}, 256, 128}, Param{32, {0, 1, 127, 128, 129}, 224, 96},
-                                         Param{32, {40, 200}, 64, 160}));
+                                         Param{128, {5}, 256, 128}, Param{128, {0, 0}, 256, 128},
+                                         Param{32, {0, 1, 127, 128, 129}, 224, 96}, Param{32, {40, 200}, 64, 160}));
 
 }  // namespace
 }  // namespace cistron

@@ -1,8 +1,9 @@
 // MXFP8 products on the CPU: operands decoded to f32, which is exact, then the ordinary grouped products.
+#include "cistron/ops/mxfp8_grouped_gemm.h"
+
 #include "cistron/ops/elementwise.h"
 #include "cistron/ops/grouped_gemm.h"
 #include "cistron/ops/mxfp8_format.h"
-#include "cistron/ops/mxfp8_grouped_gemm.h"
 
 namespace cistron::cpu {
 namespace {

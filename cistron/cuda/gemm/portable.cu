@@ -1,6 +1,5 @@
-#include "cistron/cuda/gemm/portable.h"
-
 #include "cistron/core/checked.h"
+#include "cistron/cuda/gemm/portable.h"
 #include "cistron/cuda/gemm/portable_bf16.cuh"
 #include "cistron/cuda/gemm/portable_f32.cuh"
 #include "cistron/cuda/runtime/runtime.h"

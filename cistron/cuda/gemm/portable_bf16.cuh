@@ -1,8 +1,8 @@
 #pragma once
-// Grouped products in bf16 with what every card since sm_80 has: mma.sync m16n8k16 with f32 accumulators, ldmatrix, and cp.async into a
-// ring of shared-memory stages. 128 x 256 tiles, 64 of the contraction a stage; 8 warps of 64 x 64, 128 accumulators a thread.
-// A stage is (128 + 256) x 64 x 2 = 48 KiB: four on sm_90, three on sm_80, two on sm_86 and sm_89.
-// Deterministic: one block sums one tile, in order.
+// Grouped products in bf16 with what every card since sm_80 has: mma.sync m16n8k16 with f32 accumulators, ldmatrix, and cp.async
+// into a ring of shared-memory stages. 128 x 256 tiles, 64 of the contraction a stage; 8 warps of 64 x 64, 128 accumulators a
+// thread. A stage is (128 + 256) x 64 x 2 = 48 KiB: four on sm_90, three on sm_80, two on sm_86 and sm_89. Deterministic: one
+// block sums one tile, in order.
 #include <cuda_bf16.h>
 
 #include "cistron/cuda/gemm/portable_problem.cuh"
@@ -49,15 +49,17 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// kLines of one operand by 64 of the contraction in shared memory. Along: kLines lines of 8 pieces of 16 bytes; across: 64 lines of
-/// kLines / 8 pieces. Pieces are permuted within each eight by the line's number, so that ldmatrix meets no bank twice.
+/// kLines of one operand by 64 of the contraction in shared memory. Along: kLines lines of 8 pieces of 16 bytes; across: 64 lines
+/// of kLines / 8 pieces. Pieces are permuted within each eight by the line's number, so that ldmatrix meets no bank twice.
 template <int kLines, bool kAlong>
 struct OperandStage {
   static constexpr int kPieces = kAlong ? kK / 8 : kLines / 8;  // a line
   static constexpr int kCopies = kLines * kK / 8 / kThreads;    // a thread
   static constexpr int kStep = kThreads / kPieces;              // lines between a thread's copies
 
-  __device__ static uint32_t offset(int line, int piece) { return static_cast<uint32_t>((line * kPieces + (piece ^ line % 8)) * 16); }
+  __device__ static uint32_t offset(int line, int piece) {
+    return static_cast<uint32_t>((line * kPieces + (piece ^ line % 8)) * 16);
+  }
 
   /// `lines`: of the operand that exist; `depth`: of the contraction that is left.
   __device__ __forceinline__ static void fetch(uint32_t stage, const __nv_bfloat16* from, int64_t pitch, int lines, int depth) {
@@ -72,22 +74,25 @@ struct OperandStage {
       copy_16(to + static_cast<uint32_t>(i * kStep * kPieces * 16), from + i * kStep * pitch, i * kStep < lines_left);
   }
 
-  // Fragments are 16 lines x 16 of the contraction, four 8 x 8 matrices. A lane's address for the first one at `line` (a multiple of
-  // 64) is kept; the others differ by a constant or, where the pieces are permuted, in two bits.
-  //   A's registers: (low lines, low k), (high, low), (low, high), (high, high);  B's: (low, low), (low, high), (high, low), (high, high)
+  // Fragments are 16 lines x 16 of the contraction, four 8 x 8 matrices. A lane's address for the first one at `line` (a multiple
+  // of 64) is kept; the others differ by a constant or, where the pieces are permuted, in two bits.
+  //   A's registers: (low lines, low k), (high, low), (low, high), (high, high)
+  //   B's:           (low lines, low k), (low, high), (high, low), (high, high)
   __device__ __forceinline__ static uint32_t lane_address_a(int line) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     return kAlong ? offset(line + lane % 16, lane / 16) : offset(lane / 16 * 8 + lane % 8, line / 8 + lane / 8 % 2);
   }
   __device__ __forceinline__ static uint32_t lane_address_b(int line) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    return kAlong ? offset(line + lane / 16 * 8 + lane % 8, lane / 8 % 2) : offset(lane / 8 % 2 * 8 + lane % 8, line / 8 + lane / 16);
+    return kAlong ? offset(line + lane / 16 * 8 + lane % 8, lane / 8 % 2)
+                  : offset(lane / 8 % 2 * 8 + lane % 8, line / 8 + lane / 16);
   }
   /// Fragment `i` of four, at k = 16 `k16`.
   __device__ __forceinline__ static void load(uint32_t (&r)[4], uint32_t lane_address, int i, int k16) {
     const int turned = kAlong ? k16 : i;
     const int straight = kAlong ? i : k16;
-    load_matrices<!kAlong>(r, (lane_address ^ static_cast<uint32_t>(turned * 32)) + static_cast<uint32_t>(straight * 256 * kPieces));
+    load_matrices<!kAlong>(r,
+                           (lane_address ^ static_cast<uint32_t>(turned * 32)) + static_cast<uint32_t>(straight * 256 * kPieces));
   }
 };
 
@@ -141,8 +146,8 @@ struct AddF32 {
                  : "memory");
 #else
     asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %3, 0; @p red.global.add.f32 [%0], %1; @p red.global.add.f32 [%0+4], %2;}" ::"l"(to), "f"(x),
-        "f"(y), "r"(static_cast<int>(inside))
+        "{.reg .pred p; setp.ne.b32 p, %3, 0; @p red.global.add.f32 [%0], %1; @p red.global.add.f32 [%0+4], %2;}" ::"l"(to),
+        "f"(x), "f"(y), "r"(static_cast<int>(inside))
         : "memory");
 #endif
   }
@@ -160,7 +165,8 @@ __device__ __forceinline__ void put_sums(const WarpSums& sums, typename Epilogue
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const int column = n + j * 8 + lane % 4 * 2;
-        Epilogue::put(out + row * pitch + column, sums.d[i][j][2 * high], sums.d[i][j][2 * high + 1], row < rows && column < columns);
+        Epilogue::put(out + row * pitch + column, sums.d[i][j][2 * high], sums.d[i][j][2 * high + 1],
+                      row < rows && column < columns);
       }
     }
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Grouped products in f32 on ordinary cores: 128 x 128 tiles, 8 x 8 sums a thread, fused multiply-adds in the order of k. An oracle and
-// a way to train in f32 on a card; no tensor core rounds here.
+// Grouped products in f32 on ordinary cores: 128 x 128 tiles, 8 x 8 sums a thread, fused multiply-adds in the order of k. An
+// oracle and a way to train in f32 on a card; no tensor core rounds here.
 #include "cistron/cuda/gemm/portable_problem.cuh"
 
 namespace cistron::cuda {
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(portable_f32::kThreads, 1) portable_f32_kernel
 
   ExpertWalk walk;
   PortableTile<float> tile;
-  for (int32_t index = static_cast<int32_t>(blockIdx.x); portable_tile<float, kTile, kTile, kAAlong, kBAlong>(p, walk, index, tile);
-       index += static_cast<int32_t>(gridDim.x)) {
+  for (int32_t index = static_cast<int32_t>(blockIdx.x);
+       portable_tile<float, kTile, kTile, kAAlong, kBAlong>(p, walk, index, tile); index += static_cast<int32_t>(gridDim.x)) {
     float sums[8][8] = {};
     for (int k0 = 0; k0 < tile.k; k0 += kK) {
       fetch<kAAlong>(a, tile.a + (kAAlong ? k0 : k0 * p.a_pitch), p.a_pitch, tile.m, tile.k - k0);

@@ -1,9 +1,10 @@
 #pragma once
-// The three grouped products as one: out[m, n] (+)= sum over k of A(m, k) B(n, k) for each expert, with operands that lie along k or
-// across it, and rows or the contraction cut by expert.
+// The three grouped products as one: out[m, n] (+)= sum over k of A(m, k) B(n, k) for each expert, with operands that lie along k
+// or across it, and rows or the contraction cut by expert.
 //   forward: A = x [rows, K] along,   B = w[e] [N, K] along     rows by expert
 //   dgrad:   A = dy [rows, N] along,  B = w[e] [N, K] across    rows by expert
-//   wgrad:   A = dy [rows, N] across, B = x [rows, K] across    contraction by expert; along, for transposed copies [N, R], [K, R]
+//   wgrad:   A = dy [rows, N] across, B = x [rows, K] across    contraction by expert
+//            or both along, for transposed copies dy [N, R], x [K, R]
 #include <cstdint>
 
 #include "cistron/cuda/gemm/portable_schedule.h"
@@ -17,12 +18,12 @@ struct PortableProblem {
   const int32_t* starts = nullptr;
   const int32_t* counts = nullptr;
   int32_t experts = 0;
-  int64_t n = 0;           // columns of out
-  int64_t k = 0;           // contraction, where rows are cut by expert
-  int64_t m = 0;           // rows of out, where the contraction is
-  int64_t a_pitch = 0;     // elements from one line of A to the next
+  int64_t n = 0;        // columns of out
+  int64_t k = 0;        // contraction, where rows are cut by expert
+  int64_t m = 0;        // rows of out, where the contraction is
+  int64_t a_pitch = 0;  // elements from one line of A to the next
   int64_t b_pitch = 0;
-  int64_t b_expert = 0;    // elements from one expert's B to the next
+  int64_t b_expert = 0;  // elements from one expert's B to the next
   bool by_contraction = false;
   bool accumulate = false;
 };
@@ -53,7 +54,7 @@ __device__ __forceinline__ bool portable_tile(const PortableProblem& p, ExpertWa
   const int64_t n0 = static_cast<int64_t>(at.n) * kN;
   const int64_t start = __ldg(p.starts + e);
   const int64_t count = __ldg(p.counts + e);
-  const int64_t row0 = p.by_contraction ? m0 : start + m0;   // of A
+  const int64_t row0 = p.by_contraction ? m0 : start + m0;  // of A
   const int64_t k0 = p.by_contraction ? start : 0;
   tile.a = static_cast<const T*>(p.a) + (kAAlong ? row0 * p.a_pitch + k0 : k0 * p.a_pitch + row0);
   tile.b = static_cast<const T*>(p.b) + e * p.b_expert + (kBAlong ? n0 * p.b_pitch + k0 : k0 * p.b_pitch + n0);

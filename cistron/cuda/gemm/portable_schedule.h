@@ -1,7 +1,7 @@
 #pragma once
 // Which tile of which expert comes when. Pure functions of numbers, the same on host and device (constexpr).
-// Blocks take tiles blockIdx, blockIdx + gridDim, ...; expert by expert, and within one in bands of rows, so that the blocks that run
-// together read few rows and few columns over and over from L2.
+// Blocks take tiles blockIdx, blockIdx + gridDim, ...; expert by expert, and within one in bands of rows, so that the blocks that
+// run together read few rows and few columns over and over from L2.
 #include <cstdint>
 
 namespace cistron::cuda {

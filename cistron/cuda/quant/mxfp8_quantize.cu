@@ -1,10 +1,9 @@
-#include "cistron/ops/mxfp8.h"
-
 #include "cistron/core/checked.h"
 #include "cistron/cuda/quant/mxfp8_dequantize.cuh"
 #include "cistron/cuda/quant/mxfp8_quantize.cuh"
 #include "cistron/cuda/quant/mxfp8_quantize_group32.cuh"
 #include "cistron/cuda/runtime/runtime.h"
+#include "cistron/ops/mxfp8.h"
 
 namespace cistron::cuda {
 namespace {
@@ -94,7 +93,8 @@ void dequantize(Context& ctx, const ops::MxOperand& x, T* out) {
                     .scale_pitch = x.is_weight() ? 0 : x.scales.dim(1)};
   const int64_t values = x.elements.numel();
   if (values == 0) return;
-  mxfp8_dequantize_kernel<T><<<narrow<uint32_t>(ceil_div(values, 256 * 16)), 256, 0, stream(ctx)>>>(view, values / x.depth(), out);
+  mxfp8_dequantize_kernel<T>
+      <<<narrow<uint32_t>(ceil_div(values, 256 * 16)), 256, 0, stream(ctx)>>>(view, values / x.depth(), out);
   CISTRON_CUDA_CHECK(cudaGetLastError());
 }
 

@@ -53,10 +53,12 @@ __device__ __forceinline__ void row_scales(uint32_t (&amax)[8], const QuantThrea
     bytes[i / 4] |= static_cast<uint32_t>(scale) << (i % 4 * 8);
   }
   if (me.column % kGroup == 0 && column0 + me.column < width)
-    *reinterpret_cast<uint2*>(out.scales + (column0 + me.column) / kGroup * out.scale_pitch + row0 + me.row) = {bytes[0], bytes[1]};
+    *reinterpret_cast<uint2*>(out.scales + (column0 + me.column) / kGroup * out.scale_pitch + row0 + me.row) = {bytes[0],
+                                                                                                                bytes[1]};
 }
 
-/// The amax of each column over a warp's 16 rows; eight columns are two 16-byte words, 16 of them side by side, so that no bank waits.
+/// The amax of each column over a warp's 16 rows; eight columns are two 16-byte words, 16 of them side by side, so that no bank
+/// waits.
 struct ColumnAmax {
   uint4 words[8][2][16];
 
@@ -87,8 +89,8 @@ struct ColumnAmax {
 
 /// Scales of the thread's eight columns.
 template <int kGroup>
-__device__ __forceinline__ void column_scales(const ColumnAmax& partial, const QuantThread& me, const QuantCopy& out, int64_t row0,
-                                              int64_t column0, float (&inverse)[8]) {
+__device__ __forceinline__ void column_scales(const ColumnAmax& partial, const QuantThread& me, const QuantCopy& out,
+                                              int64_t row0, int64_t column0, float (&inverse)[8]) {
   constexpr int kWarps = kGroup / 16;
   const int first = me.warp / kWarps * kWarps;
   uint32_t amax[8];
@@ -101,7 +103,8 @@ __device__ __forceinline__ void column_scales(const ColumnAmax& partial, const Q
     bytes[j / 4] |= static_cast<uint32_t>(scale) << (j % 4 * 8);
   }
   if (me.warp == first && me.half == 0)
-    *reinterpret_cast<uint2*>(out.scales + (row0 + me.row) / kGroup * out.scale_pitch + column0 + me.column) = {bytes[0], bytes[1]};
+    *reinterpret_cast<uint2*>(out.scales + (row0 + me.row) / kGroup * out.scale_pitch + column0 + me.column) = {bytes[0],
+                                                                                                                bytes[1]};
 }
 
 /// Activations: a scale for each row and group, and for each column and group of rows.
@@ -162,7 +165,8 @@ __global__ void __launch_bounds__(kQuantThreads) mxfp8_quantize_weights_kernel(c
   for (int i = 0; i < 8; ++i) inverse[i] = ops::e8m0_inverse(scale);
 
   if (args.row_wise.elements != nullptr) {
-    if (threadIdx.x == 0) args.row_wise.scales[(expert * gridDim.y + blockIdx.y) * args.row_wise.scale_pitch + blockIdx.x] = scale;
+    if (threadIdx.x == 0)
+      args.row_wise.scales[(expert * gridDim.y + blockIdx.y) * args.row_wise.scale_pitch + blockIdx.x] = scale;
     uint8_t* elements = args.row_wise.elements + (expert * args.rows + row0 + me.row) * args.row_wise.pitch + column0 + me.column;
     store_rows(x, inverse, elements, args.row_wise.pitch, 8);
   }

@@ -1,6 +1,6 @@
 #pragma once
-// Weights in blocks of 96 rows x 32 of the contraction, which share a scale; either copy, one launch each. A block makes 96 x 64 by way
-// of shared memory. Runs once an optimizer step.
+// Weights in blocks of 96 rows x 32 of the contraction, which share a scale; either copy, one launch each. A block makes 96 x 64
+// by way of shared memory. Runs once an optimizer step.
 #include <cstdint>
 
 #include "cistron/cuda/quant/mxfp8_tile.cuh"
