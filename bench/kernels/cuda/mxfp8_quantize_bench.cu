@@ -1,0 +1,97 @@
+// The MXFP8 quantisers on 1 GiB of bf16 in turns with the device copy (C), each over two inputs so that none is found in L2.
+// Bytes are what has to move: 2 read and 1 written a copy for each value, and the scales.
+#include <fmt/format.h>
+
+#include "bench/kernels/cuda/timing.cuh"
+#include "cistron/core/checked.h"
+#include "cistron/ops/mxfp8.h"
+#include "tests/cuda/device_tensor.cuh"
+
+namespace cistron::bench {
+namespace {
+
+using test::DeviceTensor;
+
+constexpr int64_t kRows = 131072;
+constexpr int64_t kDepth = 4096;
+constexpr double kValues = static_cast<double>(kRows) * kDepth;
+
+/// An operand and its memory.
+struct DeviceOperand {
+  DeviceTensor elements, scales;
+  ops::MxOperand operand;
+
+  DeviceOperand(const Shape& shape, const Shape& scale_shape, ops::MxOperand layout)
+      : elements(shape, DType::kU8), scales(scale_shape, DType::kU8), operand(layout) {
+    operand.elements = elements;
+    operand.scales = scales;
+  }
+};
+
+struct Bench {
+  Context ctx = test::cuda_context();
+  DeviceTensor x[2] = {test::random_device_tensor({kRows, kDepth}, DType::kBF16, {1}),
+                       test::random_device_tensor({kRows, kDepth}, DType::kBF16, {2})};
+  DeviceTensor copied{{kRows, kDepth}, DType::kBF16};
+  DeviceTensor source_row{shuffled_rows()};
+  int turn = 0;
+
+  static std::vector<int32_t> shuffled_rows() {
+    std::vector<int32_t> rows(kRows);
+    for (int64_t r = 0; r < kRows; ++r) rows[static_cast<size_t>(r)] = static_cast<int32_t>(r * 7919 % kRows);
+    return rows;
+  }
+  const Tensor& next() { return x[++turn % 2]; }
+  Entry copy() {
+    return {"copy", 4 * kValues, [this] {
+              CISTRON_CUDA_CHECK(cudaMemcpyAsync(copied.get().raw(), next().raw(), 2 * kDepth * kRows, cudaMemcpyDeviceToDevice));
+            }};
+  }
+  void report(const std::string& name, double bytes, const std::function<void()>& launch) {
+    std::vector<Entry> entries = {copy(), {name, bytes, launch}};
+    take_turns(entries, 11);
+    fmt::print("{:32} {:7.3f} ms {:6.0f} GB/s  C {:6.0f}  {:5.3f} C\n", name, entries[1].median_ms(), entries[1].rate() * 1e3,
+               entries[0].rate() * 1e3, entries[1].rate() / entries[0].rate());
+  }
+
+  void activations(int64_t group) {
+    const DeviceOperand rows({kRows, kDepth}, {kDepth / group, kRows}, {.group = group});
+    const DeviceOperand columns({kDepth, kRows}, {kRows / group, kDepth}, {.group = group});
+    const ops::MxTensor both{rows.operand, columns.operand};
+    const double scales = kValues / static_cast<double>(group);
+    const auto name = [&](const char* what) { return fmt::format("mxfp8/{} {}", group, what); };
+    report(name("rows and columns"), 4 * kValues + 2 * scales, [&] { ops::mxfp8_quantize(ctx, {.x = next(), .out = both}); });
+    report(name("gathered, both"), 4 * kValues + 2 * scales,
+           [&] { ops::mxfp8_quantize(ctx, {.x = next(), .out = both, .source_row = source_row}); });
+    report(name("rows"), 3 * kValues + scales, [&] { ops::mxfp8_quantize(ctx, {.x = next(), .out = {.rows = both.rows}}); });
+    report(name("columns"), 3 * kValues + scales,
+           [&] { ops::mxfp8_quantize(ctx, {.x = next(), .out = {.columns = both.columns}}); });
+    report(name("decode to bf16"), 3 * kValues + scales, [&] { ops::mxfp8_dequantize(ctx, {.x = both.rows, .out = copied}); });
+  }
+
+  void weights(int64_t group, int64_t block) {
+    constexpr int64_t kExperts = 8;
+    constexpr int64_t kN = kRows / kExperts;
+    const int64_t section_blocks = ceil_div(kN / 2, block);
+    const DeviceOperand rows({kExperts, kN, kDepth}, {kExperts, 2 * section_blocks, kDepth / group},
+                             {.group = group, .block_rows = block, .sections = 2});
+    const DeviceOperand columns({kExperts, kDepth, kN}, {kExperts, ceil_div(kDepth, block), kN / group},
+                                {.group = group, .block_rows = block});
+    const ops::MxTensor both{rows.operand, columns.operand};
+    report(fmt::format("mxfp8/{} weights, both", group), 4 * kValues, [&] {
+      const Tensor w = next().reshape({kExperts, kN, kDepth});
+      ops::mxfp8_quantize_weights(ctx, {.w = w, .out = both});
+    });
+  }
+};
+
+}  // namespace
+}  // namespace cistron::bench
+
+int main() {
+  cistron::bench::Bench bench;
+  bench.activations(128);
+  bench.activations(32);
+  bench.weights(128, 128);
+  bench.weights(32, 96);
+}
