@@ -11,6 +11,7 @@
 #include "cistron/core/error.h"
 #include "cistron/io/atomic_file.h"
 #include "cistron/io/checksum.h"
+#include "cistron/io/json.h"
 #include "cistron/io/mapped_file.h"
 
 namespace cistron::train {
@@ -64,7 +65,7 @@ json describe_state(const CheckpointInfo& info) {
 }
 
 CheckpointInfo read_info(const fs::path& directory, const std::string& state_text, const std::string& config_text) {
-  const json state = json::parse(state_text);
+  const json state = io::parse_json(state_text, (directory / "state.json").string());
   CheckpointInfo info;
   info.config = parse_config(config_text, (directory / "config.toml").string());
   info.tokenizer = state.at("tokenizer").get<std::string>();
@@ -112,7 +113,8 @@ json read_manifest(const fs::path& path) {
   json manifest;
   if (!fs::is_regular_file(path)) refuse("the checkpoint has no manifest", path);
   try {
-    manifest = json::parse(read_text(path));
+    manifest = io::parse_json(read_text(path), path.string());
+    if (!manifest.is_object()) refuse("a broken manifest", path);
     if (manifest.at("format") != "cistron-checkpoint") refuse("not the manifest of a checkpoint", path);
     if (manifest.at("version") != kVersion)
       refuse(fmt::format("a checkpoint of version {}, this program reads {}", manifest.at("version").dump(), kVersion), path);

@@ -32,7 +32,7 @@ class TrainerTest : public testing::Test {
       const auto length = 3 + rng.below(i++, 90);
       for (uint64_t r = 0; r < length; ++r) ids.push_back(4 + static_cast<int32_t>(rng.below(i++, 20)));
       ids.push_back(2);
-      writer.add(record % 6 == 0 ? data::Split::kValid : data::Split::kTrain, "r" + std::to_string(record), ids);
+      writer.add(record % 6 == 0 ? data::Split::kValid : data::Split::kTrain, fmt::format("r{}", record), ids);
     }
     writer.commit();
   }
@@ -108,7 +108,7 @@ TEST_F(TrainerTest, ResumedAnywhereItGivesTheSameNumbers) {
   train(config(), "whole");
   const auto expected = metrics("whole");
   for (const int64_t stop : {4, 8}) {
-    const std::string name = "stopped" + std::to_string(stop);
+    const std::string name = fmt::format("stopped{}", stop);
     RunConfig part = config();
     // A run of the same schedule, cut at `stop` as by kill -9 after its checkpoint.
     part.train.checkpoint_every = 4;
