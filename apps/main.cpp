@@ -51,6 +51,7 @@ int parse_and_run(int argc, char** argv) {
   apps::add_import(app, run);
   apps::add_info(app, run);
   apps::add_bench(app, run);
+  apps::add_doctor(app, run);
   check_verb(app, argc, argv);
   try {
     app.parse(argc, argv);
