@@ -57,6 +57,11 @@ def test_usage_errors(program, directory):
     assert not run.exists()
 
 
+def test_the_ready_configurations_are_taken(program, directory):
+    for config in sorted((Path(__file__).parents[2] / "configs").glob("*.toml")):
+        program.fails(3, "not a token store", "train", config, "--out", directory / "run", "--set", f"data.store={directory}")
+
+
 def test_bad_data(program, directory):
     config = prepared(program, directory)
     program.fails(3, "not a token store", "train", config, "--out", directory / "run", "--set", f"data.store={directory}")
