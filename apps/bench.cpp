@@ -94,26 +94,32 @@ int run_bench_train(const Options& o) {
   const double tflops = flops_of_step(options.model, tokens, o.seq) / median / 1e12;
   const double speed = static_cast<double>(tokens) / median;
   if (!o.json) {
-    fmt::print("{} {} layers, {} x {}, {}, {} experts, {} threads: {:.1f} ms a step, {} tokens/s, {:.3f} TFLOP/s\n{}\npeak resident {:.1f} MB\n",
-               o.preset, options.model.layers, o.batch, o.seq, recipe, o.experts, pool.num_threads(), 1e3 * median,
-               train::with_commas(static_cast<int64_t>(speed)), tflops, plan.report(), static_cast<double>(peak_resident_bytes()) / 1e6);
+    fmt::print(
+        "{} {} layers, {} x {}, {}, {} experts, {} threads: {:.1f} ms a step, {} tokens/s, {:.3f} TFLOP/s\n{}\npeak resident "
+        "{:.1f} MB\n",
+        o.preset, options.model.layers, o.batch, o.seq, recipe, o.experts, pool.num_threads(), 1e3 * median,
+        train::with_commas(static_cast<int64_t>(speed)), tflops, plan.report(), static_cast<double>(peak_resident_bytes()) / 1e6);
     return kDone;
   }
-  const nlohmann::ordered_json line{
-      {"name", "train"},
-      {"device", "cpu"},
-      {"recipe", recipe},
-      {"variant", o.experts},
-      {"shape", {{"preset", o.preset}, {"layers", options.model.layers}, {"batch", o.batch}, {"seq", o.seq}, {"threads", pool.num_threads()}}},
-      {"milliseconds", 1e3 * median},
-      {"tflops", tflops},
-      {"tokens_per_second", speed},
-      {"percent_of_ceiling", nullptr},  // not measured here
-      {"host_syncs", 0},
-      {"launches", nullptr},
-      {"bytes_saved_per_token", nullptr},
-      {"planned_bytes", plan.total()},
-      {"peak_resident_bytes", peak_resident_bytes()}};
+  const nlohmann::ordered_json line{{"name", "train"},
+                                    {"device", "cpu"},
+                                    {"recipe", recipe},
+                                    {"variant", o.experts},
+                                    {"shape",
+                                     {{"preset", o.preset},
+                                      {"layers", options.model.layers},
+                                      {"batch", o.batch},
+                                      {"seq", o.seq},
+                                      {"threads", pool.num_threads()}}},
+                                    {"milliseconds", 1e3 * median},
+                                    {"tflops", tflops},
+                                    {"tokens_per_second", speed},
+                                    {"percent_of_ceiling", nullptr},  // not measured here
+                                    {"host_syncs", 0},
+                                    {"launches", nullptr},
+                                    {"bytes_saved_per_token", nullptr},
+                                    {"planned_bytes", plan.total()},
+                                    {"peak_resident_bytes", peak_resident_bytes()}};
   fmt::print("{}\n", line.dump());
   return kDone;
 }
@@ -131,9 +137,13 @@ void add_bench(CLI::App& app, Run& run) {
   verb->add_option("--layers", o->layers, "Instead of the preset's")->check(positive);
   verb->add_option("--batch", o->batch, "Sequences in a step")->check(positive)->capture_default_str();
   verb->add_option("--seq", o->seq, "Tokens of each")->check(positive)->capture_default_str();
-  verb->add_option("--recipe", o->recipe, "auto, fp32 or bf16")->check(CLI::IsMember({"auto", "fp32", "bf16"}))->capture_default_str();
+  verb->add_option("--recipe", o->recipe, "auto, fp32 or bf16")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
+      ->capture_default_str();
   verb->add_option("--experts", o->experts, "grouped or loop")->check(CLI::IsMember({"grouped", "loop"}))->capture_default_str();
-  verb->add_option("--recompute", o->recompute, "none, mlp or layer")->check(CLI::IsMember({"none", "mlp", "layer"}))->capture_default_str();
+  verb->add_option("--recompute", o->recompute, "none, mlp or layer")
+      ->check(CLI::IsMember({"none", "mlp", "layer"}))
+      ->capture_default_str();
   verb->add_option("--steps", o->steps, "Steps that are timed")->check(positive)->capture_default_str();
   verb->callback([o, &run] { run = [o] { return run_bench_train(*o); }; });
 }

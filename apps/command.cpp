@@ -19,7 +19,8 @@ CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& de
 }
 
 void check_device(const Common& common) {
-  if (common.device == "cuda") throw Error(ErrorKind::kUsage, "this build has no CUDA backend", "--device cuda", "use --device cpu");
+  if (common.device == "cuda")
+    throw Error(ErrorKind::kUsage, "this build has no CUDA backend", "--device cuda", "use --device cpu");
 }
 
 void check_output(const std::string& path, const Common& common) {

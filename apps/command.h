@@ -1,9 +1,8 @@
 #pragma once
 // What all verbs of `cistron` share. A verb is one file: it declares its options and gives the function that runs it.
+#include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
-
-#include <CLI/CLI.hpp>
 
 #include "cistron/core/thread_pool.h"
 

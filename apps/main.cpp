@@ -1,10 +1,10 @@
 // The `cistron` program: parse, call the verb, turn errors into one line and an exit status.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
-
-#include <fmt/format.h>
 
 #include "apps/command.h"
 #include "apps/version.h"

@@ -1,11 +1,12 @@
 // cistron prepare FILE... --tokenizer T --out STORE
+#include "cistron/data/prepare.h"
+
 #include <fmt/format.h>
 
 #include <map>
 #include <memory>
 
 #include "apps/command.h"
-#include "cistron/data/prepare.h"
 
 namespace cistron::apps {
 
@@ -24,8 +25,9 @@ int run_prepare(Options& o) {
 
 void add_prepare(CLI::App& app, Run& run) {
   const auto o = std::make_shared<Options>();
-  CLI::App* verb = add_verb(app, "prepare", "Make a token store from FASTA or FASTQ files, plain, gzip or bgzip",
-                            "cistron prepare proteins.fasta.gz --tokenizer esm2 --out data/proteins --valid-fraction 0.02", *o, true);
+  CLI::App* verb =
+      add_verb(app, "prepare", "Make a token store from FASTA or FASTQ files, plain, gzip or bgzip",
+               "cistron prepare proteins.fasta.gz --tokenizer esm2 --out data/proteins --valid-fraction 0.02", *o, true);
   verb->add_option("FILE", o->files, "Sequence files")->required();
   verb->add_option("--tokenizer", o->tokenizer, "esm2 or nucleotide")->required();
   verb->add_option("--out", o->out, "The store's directory")->required();

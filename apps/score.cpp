@@ -1,4 +1,6 @@
 // cistron score MODEL --fasta F
+#include "cistron/eval/score.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include "apps/model_source.h"
 #include "cistron/core/error.h"
 #include "cistron/data/fasta.h"
-#include "cistron/eval/score.h"
 #include "cistron/train/progress.h"
 
 namespace cistron::apps {
@@ -75,10 +76,8 @@ int run_score(const Options& o) {
   ThreadPool pool(o.threads);
   constexpr int64_t kBatchTokens = 4096;
   const int64_t context = source.config().context;
-  eval::Inference inference({.model = source.config(),
-                             .precision = precision_of(o.precision),
-                             .batch_tokens = std::max(kBatchTokens, context)},
-                            &pool);
+  eval::Inference inference(
+      {.model = source.config(), .precision = precision_of(o.precision), .batch_tokens = std::max(kBatchTokens, context)}, &pool);
   source.load(inference.parameters());
   inference.refresh_working();
 

@@ -13,9 +13,7 @@ using nlohmann::ordered_json;
 
 constexpr const char* kNameKey = "cistron_tokenizer";
 
-const std::string& text_of(const Tokenizer& tokenizer, int32_t id) {
-  return tokenizer.token_strings()[static_cast<size_t>(id)];
-}
+const std::string& text_of(const Tokenizer& tokenizer, int32_t id) { return tokenizer.token_strings()[static_cast<size_t>(id)]; }
 
 // What a character becomes, by asking the tokenizer itself; -1 where it refuses it.
 int32_t id_of(const Tokenizer& tokenizer, char character) {
@@ -66,19 +64,24 @@ ordered_json tokenizer_json(const Tokenizer& tokenizer) {
     const std::string& text = text_of(tokenizer, id);
     vocabulary[text] = id;
     if (text.size() > 1)
-      added.push_back({{"id", id}, {"content", text}, {"single_word", false}, {"lstrip", false}, {"rstrip", false},
-                       {"normalized", false}, {"special", true}});
+      added.push_back({{"id", id},
+                       {"content", text},
+                       {"single_word", false},
+                       {"lstrip", false},
+                       {"rstrip", false},
+                       {"normalized", false},
+                       {"special", true}});
   }
-  return {{"version", "1.0"},
-          {"truncation", nullptr},
-          {"padding", nullptr},
-          {"added_tokens", added},
-          {"normalizer", normalizer(tokenizer)},
-          {"pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "."}}}, {"behavior", "Isolated"}, {"invert", false}}},
-          {"post_processor", post_processor(tokenizer)},
-          {"decoder", {{"type", "Fuse"}}},
-          {"model",
-           {{"type", "WordLevel"}, {"vocab", vocabulary}, {"unk_token", text_of(tokenizer, tokenizer.special().unknown)}}}};
+  return {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", added},
+      {"normalizer", normalizer(tokenizer)},
+      {"pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "."}}}, {"behavior", "Isolated"}, {"invert", false}}},
+      {"post_processor", post_processor(tokenizer)},
+      {"decoder", {{"type", "Fuse"}}},
+      {"model", {{"type", "WordLevel"}, {"vocab", vocabulary}, {"unk_token", text_of(tokenizer, tokenizer.special().unknown)}}}};
 }
 
 ordered_json tokenizer_config(const Tokenizer& tokenizer, int64_t context) {
@@ -87,8 +90,10 @@ ordered_json tokenizer_config(const Tokenizer& tokenizer, int64_t context) {
                       {"model_max_length", context},
                       {"clean_up_tokenization_spaces", false},
                       {kNameKey, tokenizer.name()}};
-  const std::pair<const char*, int32_t> roles[] = {{"bos_token", special.begin}, {"eos_token", special.end},
-                                                   {"pad_token", special.pad}, {"unk_token", special.unknown},
+  const std::pair<const char*, int32_t> roles[] = {{"bos_token", special.begin},
+                                                   {"eos_token", special.end},
+                                                   {"pad_token", special.pad},
+                                                   {"unk_token", special.unknown},
                                                    {"mask_token", special.mask}};
   for (const auto& [role, id] : roles)
     if (id >= 0) config[role] = text_of(tokenizer, id);
@@ -106,8 +111,7 @@ std::string tokenizer_of_directory(const std::filesystem::path& directory) {
   const auto path = directory / "tokenizer_config.json";
   if (!std::filesystem::exists(path)) return "";
   const io::MappedFile file(path);
-  const auto config =
-      io::parse_json({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path.string());
+  const auto config = io::parse_json({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path.string());
   const bool named = config.is_object() && config.contains(kNameKey) && config[kNameKey].is_string();
   return named ? config[kNameKey].get<std::string>() : "";
 }

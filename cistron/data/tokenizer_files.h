@@ -9,8 +9,8 @@
 
 namespace cistron::data {
 
-/// File name to JSON text: tokenizer.json (a token a character, with begin and end added) and tokenizer_config.json. Characters that
-/// ours refuses become the unknown token there.
+/// File name to JSON text: tokenizer.json (a token a character, with begin and end added) and tokenizer_config.json. Characters
+/// that ours refuses become the unknown token there.
 std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer, int64_t context);
 
 /// The name that `tokenizer_files` left in a directory's tokenizer_config.json; empty where there is none.

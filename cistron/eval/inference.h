@@ -28,8 +28,8 @@ class Inference {
   [[nodiscard]] nn::LocalParameters& parameters() { return *parameters_; }
   void refresh_working() { parameters_->refresh_working(ctx_); }
 
-  /// The negative log-likelihood of each label, 0 where there is none. `batch` has exactly `batch_tokens` tokens. The span is valid
-  /// until the next call.
+  /// The negative log-likelihood of each label, 0 where there is none. `batch` has exactly `batch_tokens` tokens. The span is
+  /// valid until the next call.
   std::span<const float> nll(const data::PackedBatch& batch);
 
  private:

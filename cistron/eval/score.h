@@ -1,6 +1,6 @@
 #pragma once
-// The log-likelihood of records under a causal model. Records longer than the context are read in windows that overlap by half of it, each
-// token predicted exactly once.
+// The log-likelihood of records under a causal model. Records longer than the context are read in windows that overlap by half of
+// it, each token predicted exactly once.
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -22,8 +22,8 @@ struct RecordScore {
   [[nodiscard]] double perplexity() const;
 };
 
-/// Takes records one by one, evaluates them in full batches, and hands them on in the order in which they came. In fp32 on a CPU a
-/// record's numbers do not depend, to the bit, on the records around it.
+/// Takes records one by one, evaluates them in full batches, and hands them on in the order in which they came. In fp32 on a CPU
+/// a record's numbers do not depend, to the bit, on the records around it.
 class Scorer {
  public:
   /// Windows have at most `context` tokens (at most the model's, at most the inference's batch). `pad` fills up the last batch.

@@ -1,11 +1,6 @@
 #include "cistron/train/checkpoint.h"
 
-#include <algorithm>
-#include <array>
 #include <cstring>
-#include <fstream>
-#include <iterator>
-
 #include <nlohmann/json.hpp>
 
 #include "cistron/core/error.h"
@@ -84,7 +79,8 @@ json describe_slices(const nn::LocalParameters& parameters) {
     const Parameter& p = *entry.parameter;
     json shape = json::array();
     for (int i = 0; i < p.shape.rank(); ++i) shape.push_back(p.shape[i]);
-    slices.push_back({{"name", p.name}, {"shape", shape}, {"begin", p.begin}, {"count", entry.master.dim(0)}, {"file", kParameters}});
+    slices.push_back(
+        {{"name", p.name}, {"shape", shape}, {"begin", p.begin}, {"count", entry.master.dim(0)}, {"file", kParameters}});
   }
   return slices;
 }

@@ -5,10 +5,10 @@
 //   config.toml               the run's configuration, all keys
 //   parameters.safetensors    fp32 masters by global name
 //   optimizer.safetensors     "NAME.m" and "NAME.v"; absent in an imported model
-// A tensor holds rows [begin, begin + count) of dim 0 of the parameter that the manifest names, so that other layouts can share it.
+// A tensor holds rows [begin, begin + count) of dim 0 of the parameter that the manifest names, so that other layouts can share
+// it.
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,15 +34,15 @@ struct CheckpointInfo {
   TrainingState state;
 };
 
-/// Writes `directory`, atomically; one that exists (and was found broken) is replaced where `replace` is set. Moments are written where
-/// the parameters have them.
+/// Writes `directory`, atomically; one that exists (and was found broken) is replaced where `replace` is set. Moments are written
+/// where the parameters have them.
 void save_checkpoint(const std::filesystem::path& directory, const CheckpointInfo& info, const nn::LocalParameters& parameters,
                      bool replace);
 
 class Checkpoint {
  public:
-  /// Reads every byte and checks it. Throws Error(kBadData) naming the file and what is wrong with it: missing, cut short, extra, a
-  /// wrong checksum, another version.
+  /// Reads every byte and checks it. Throws Error(kBadData) naming the file and what is wrong with it: missing, cut short, extra,
+  /// a wrong checksum, another version.
   explicit Checkpoint(const std::filesystem::path& directory);
 
   [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
@@ -50,8 +50,8 @@ class Checkpoint {
   [[nodiscard]] bool has_optimizer() const { return optimizer_ != nullptr; }
   /// The whole of one parameter, fp32, valid as long as this object. Throws Error(kBadData) where there is none.
   [[nodiscard]] std::span<const float> values(const std::string& parameter) const;
-  /// Fills masters (and moments, where both sides have them). Throws Error(kBadData) on a parameter that is missing, left over, or of
-  /// another shape. Working copies are the caller's to refresh.
+  /// Fills masters (and moments, where both sides have them). Throws Error(kBadData) on a parameter that is missing, left over,
+  /// or of another shape. Working copies are the caller's to refresh.
   void load(nn::LocalParameters& parameters) const;
 
  private:

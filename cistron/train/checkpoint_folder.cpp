@@ -53,9 +53,9 @@ void CheckpointFolder::save(const CheckpointInfo& info, const nn::LocalParameter
 void CheckpointFolder::prune(int64_t step, int64_t keep) const {
   int64_t kept = 0;
   for (const auto& name : names()) {
-    if (step_of(name) > step || ++kept <= keep) continue;  // later ones are of a run that went another way
+    if (step_of(name) > step || ++kept <= keep) continue;             // later ones are of a run that went another way
     const fs::path aside = folder_ / (name + std::string(kPartial));  // so that half of it never looks like a checkpoint
-    std::error_code ignored;  // what cannot be removed costs space, not safety
+    std::error_code ignored;                                          // what cannot be removed costs space, not safety
     fs::rename(folder_ / name, aside, ignored);
     fs::remove_all(aside, ignored);
   }
@@ -80,7 +80,8 @@ std::unique_ptr<Checkpoint> CheckpointFolder::find(const std::function<void(cons
     }
   }
   if (!candidates.empty())
-    throw Error(ErrorKind::kBadData, "no whole checkpoint", folder_.string(), "remove the folder to start afresh; the last one: " + problem);
+    throw Error(ErrorKind::kBadData, "no whole checkpoint", folder_.string(),
+                "remove the folder to start afresh; the last one: " + problem);
   return nullptr;
 }
 

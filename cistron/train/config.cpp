@@ -22,7 +22,8 @@ std::string full_name(const Key& key) { return fmt::format("{}.{}", key.section,
 
 [[noreturn]] void refuse_unknown(const TomlEntry& entry) {
   for (const std::string_view later : {"data.mix", "precision.mxfp8.group"})
-    if (later == entry.section + "." + entry.key) refuse(fmt::format("{} is not in this build", later), entry.where, "leave it out");
+    if (later == entry.section + "." + entry.key)
+      refuse(fmt::format("{} is not in this build", later), entry.where, "leave it out");
   std::vector<std::string> sections, names;
   for (const Key& key : config_keys()) {
     if (sections.empty() || sections.back() != key.section) sections.emplace_back(key.section);
@@ -47,8 +48,8 @@ const Key& find_key(const TomlEntry& entry) {
 
 void check_range(const Key& key, const TomlEntry& entry, double value) {
   if (value >= key.least && value <= key.most) return;
-  const std::string what = fmt::format("{} = {} is {}", full_name(key), value,
-                                       key.least == key.most ? "not in this build" : "out of range");
+  const std::string what =
+      fmt::format("{} = {} is {}", full_name(key), value, key.least == key.most ? "not in this build" : "out of range");
   if (key.least == key.most) refuse(what, entry.where, std::string(key.doc));
   refuse(what, entry.where, fmt::format("give a number from {} to {}", key.least, key.most));
 }
@@ -62,10 +63,14 @@ int64_t parse_count(const Key& key, const TomlEntry& entry, const std::string& t
   } catch (const std::exception&) {  // not a number at all: used stays 0
   }
   const std::string suffix = used > 0 ? text.substr(used) : "?";
-  if (suffix == "k" || suffix == "K") value *= 1e3;
-  else if (suffix == "M") value *= 1e6;
-  else if (suffix == "G" || suffix == "B") value *= 1e9;
-  else if (!suffix.empty()) value = std::nan("");
+  if (suffix == "k" || suffix == "K")
+    value *= 1e3;
+  else if (suffix == "M")
+    value *= 1e6;
+  else if (suffix == "G" || suffix == "B")
+    value *= 1e9;
+  else if (!suffix.empty())
+    value = std::nan("");
   if (!(std::abs(value) < 9e18) || value != std::floor(value)) refuse_type(key, entry, "a whole number, as 2000000 or \"2M\"");
   return static_cast<int64_t>(value);
 }
@@ -79,18 +84,24 @@ void assign(const Key& key, const TomlEntry& entry, bool& out) {
 
 void assign(const Key& key, const TomlEntry& entry, int64_t& out) {
   const bool count = key.name.ends_with("tokens");
-  if (const auto* value = std::get_if<int64_t>(&entry.value)) out = *value;
-  else if (const auto* text = std::get_if<std::string>(&entry.value); text != nullptr && count) out = parse_count(key, entry, *text);
+  if (const auto* value = std::get_if<int64_t>(&entry.value))
+    out = *value;
+  else if (const auto* text = std::get_if<std::string>(&entry.value); text != nullptr && count)
+    out = parse_count(key, entry, *text);
   else if (const auto* real = std::get_if<double>(&entry.value); real != nullptr && count)
     out = parse_count(key, entry, fmt::format("{}", *real));
-  else refuse_type(key, entry, "a whole number");
+  else
+    refuse_type(key, entry, "a whole number");
   check_range(key, entry, static_cast<double>(out));
 }
 
 void assign(const Key& key, const TomlEntry& entry, double& out) {
-  if (const auto* value = std::get_if<double>(&entry.value)) out = *value;
-  else if (const auto* whole = std::get_if<int64_t>(&entry.value)) out = static_cast<double>(*whole);
-  else refuse_type(key, entry, "a number");
+  if (const auto* value = std::get_if<double>(&entry.value))
+    out = *value;
+  else if (const auto* whole = std::get_if<int64_t>(&entry.value))
+    out = static_cast<double>(*whole);
+  else
+    refuse_type(key, entry, "a number");
   check_range(key, entry, out);
 }
 

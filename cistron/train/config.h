@@ -1,6 +1,6 @@
 #pragma once
-// What a run is: a TOML file, read strictly, with overrides from the command line. The table in config_keys.cpp is the one place where
-// a key's name, type, range and explanation stand.
+// What a run is: a TOML file, read strictly, with overrides from the command line. The table in config_keys.cpp is the one place
+// where a key's name, type, range and explanation stand.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -21,13 +21,13 @@ struct RunConfig {
   } data;
 
   struct Train {
-    int64_t steps = 0;   ///< beats tokens
+    int64_t steps = 0;  ///< beats tokens
     int64_t tokens = 0;
     int64_t batch_tokens = 4096;
     int64_t micro_batch_tokens = 0;  ///< 0: batch_tokens
     int64_t seed = 1;
-    int64_t validate_every = 100;   ///< 0: only at the end
-    int64_t validate_tokens = 0;    ///< 0: the whole validation split, as the last validation always does
+    int64_t validate_every = 100;    ///< 0: only at the end
+    int64_t validate_tokens = 0;     ///< 0: the whole validation split, as the last validation always does
     int64_t checkpoint_every = 100;  ///< 0: only at the end
     int64_t keep_last = 3;
     std::string recompute = "none";
@@ -73,14 +73,14 @@ struct RunConfig {
   [[nodiscard]] model::Experts experts_kind() const;
 };
 
-/// Reads `text` (called `name` in messages) and then the overrides, each "section.key=value". Throws Error(kUsage) for whatever is
-/// unknown (with the nearest known name), of a wrong type, out of range, given twice, or not in this build. `--set` beats the file;
-/// a preset is taken before the keys that change it.
+/// Reads `text` (called `name` in messages) and then the overrides, each "section.key=value". Throws Error(kUsage) for whatever
+/// is unknown (with the nearest known name), of a wrong type, out of range, given twice, or not in this build. `--set` beats the
+/// file; a preset is taken before the keys that change it.
 RunConfig parse_config(const std::string& text, const std::string& name, const std::vector<std::string>& overrides = {});
 RunConfig load_config(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
 
-/// Puts values where 0 or "auto" stands, and checks what several keys mean together. `fast_bf16`: whether the device multiplies bf16
-/// fast, so that recipe "auto" takes it. Throws Error(kUsage).
+/// Puts values where 0 or "auto" stands, and checks what several keys mean together. `fast_bf16`: whether the device multiplies
+/// bf16 fast, so that recipe "auto" takes it. Throws Error(kUsage).
 void resolve(RunConfig& config, bool fast_bf16);
 
 /// Every key with its value, as TOML that `parse_config` reads back to an equal configuration.

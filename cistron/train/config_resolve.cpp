@@ -38,9 +38,7 @@ model::Recompute RunConfig::recompute() const {
   return train.recompute == "layer" ? model::Recompute::kLayer : model::Recompute::kNone;
 }
 
-model::Experts RunConfig::experts_kind() const {
-  return experts == "loop" ? model::Experts::kLoop : model::Experts::kGrouped;
-}
+model::Experts RunConfig::experts_kind() const { return experts == "loop" ? model::Experts::kLoop : model::Experts::kGrouped; }
 
 void resolve(RunConfig& config, bool fast_bf16) {
   if (config.model.layers == 0) refuse("the configuration has no model", "[model]", "give model.preset, or all its sizes");

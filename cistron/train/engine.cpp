@@ -101,8 +101,7 @@ void Engine::backward(std::span<const nn::Batch> micro_batches) {
   ops::zero(ctx_, {.out = losses_.cross_entropy});
   ops::zero(ctx_, {.out = losses_.router});
   const float share = 1.0F / static_cast<float>(micro_batches.size());
-  for (const auto& batch : micro_batches)
-    decoder_.train_step(ctx_, batch, state_, losses_, options_.recompute, share);
+  for (const auto& batch : micro_batches) decoder_.train_step(ctx_, batch, state_, losses_, options_.recompute, share);
   parameters_->check_all_have_grads();
 }
 

@@ -1,8 +1,7 @@
 #pragma once
-// One model on one device, with its gradients and optimizer: what takes a step. It knows no files and no data; the trainer and the
-// benchmark stand on it.
+// One model on one device, with its gradients and optimizer: what takes a step. It knows no files and no data; the trainer and
+// the benchmark stand on it.
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 
@@ -28,7 +27,7 @@ struct EngineOptions {
 
 /// Bytes by kind, as a run on the meta device found them.
 struct MemoryPlan {
-  int64_t parameters = 0;   ///< fp32 masters and working copies
+  int64_t parameters = 0;  ///< fp32 masters and working copies
   int64_t gradients = 0;
   int64_t optimizer = 0;    ///< both moments
   int64_t activations = 0;  ///< the peak of everything that a step holds for a while
@@ -60,8 +59,8 @@ class Engine {
   /// Forward, backward, clipping and update over the micro-batches of one global batch, each of `micro_batch_tokens` tokens.
   /// `label_weight` is the sum of all their loss weights.
   StepResult step(std::span<const nn::Batch> micro_batches, double label_weight, double learning_rate);
-  /// After a step that was not finite, on the same micro-batches: the first module (or parameter's gradient) with a number that is not
-  /// finite. Changes no parameter.
+  /// After a step that was not finite, on the same micro-batches: the first module (or parameter's gradient) with a number that
+  /// is not finite. Changes no parameter.
   std::string find_nonfinite(std::span<const nn::Batch> micro_batches, double label_weight);
 
   /// Sums over one batch of `eval_batch_tokens` tokens: negative log-likelihood of the labels, and how many there are.

@@ -1,17 +1,17 @@
 #include "cistron/train/progress.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
 
-#include <fmt/format.h>
-
 namespace cistron::train {
 
 std::string with_commas(int64_t number) {
   std::string text = std::to_string(number);
-  for (auto at = static_cast<int64_t>(text.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3) text.insert(static_cast<size_t>(at), 1, ',');
+  for (auto at = static_cast<int64_t>(text.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3)
+    text.insert(static_cast<size_t>(at), 1, ',');
   return text;
 }
 
@@ -33,9 +33,8 @@ void Progress::step(const Step& s) {
   const double since = std::chrono::duration<double>(now - last_).count();
   if (since < (options_.live ? 0.1 : options_.seconds) && s.step != s.steps) return;
   last_ = now;
-  const std::string text =
-      fmt::format("step {}/{}  loss {:.4f}  {} tokens/s  {} left", s.step, s.steps, s.loss,
-                  with_commas(std::llround(s.tokens_per_second)), clock_text(s.seconds_left));
+  const std::string text = fmt::format("step {}/{}  loss {:.4f}  {} tokens/s  {} left", s.step, s.steps, s.loss,
+                                       with_commas(std::llround(s.tokens_per_second)), clock_text(s.seconds_left));
   if (options_.live)
     fmt::print(options_.stream, "\r\033[K{}{}{}", options_.color ? "\033[36m" : "", text, options_.color ? "\033[0m" : "");
   else

@@ -10,7 +10,7 @@ namespace cistron::train {
 struct ProgressOptions {
   std::FILE* stream = stderr;
   bool quiet = false;
-  bool live = false;   ///< rewrite one line
+  bool live = false;  ///< rewrite one line
   bool color = false;
   double seconds = 10;  ///< between plain lines
 

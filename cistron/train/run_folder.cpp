@@ -29,7 +29,8 @@ RunFolder::RunFolder(fs::path path, Mode mode) : path_(std::move(path)), mode_(m
     throw Error(ErrorKind::kUsage, "not a directory", path_.string(), "give another --out");
 }
 
-std::unique_ptr<Checkpoint> RunFolder::resume_from(const RunConfig& config, uint64_t store_fingerprint, Progress& progress) const {
+std::unique_ptr<Checkpoint> RunFolder::resume_from(const RunConfig& config, uint64_t store_fingerprint,
+                                                   Progress& progress) const {
   if (mode_ != Mode::kResume) return nullptr;
   auto checkpoint = checkpoints().find([&](const std::string& line) { progress.warn("cistron: " + line); });
   if (checkpoint == nullptr) return nullptr;
@@ -62,8 +63,9 @@ void RunFolder::prepare(const RunConfig& config, int64_t checkpoint_bytes) const
   if (error) throw Error(ErrorKind::kFailed, "cannot make the run's directory", path_.string(), error.message());
   const auto available = static_cast<int64_t>(std::min<uintmax_t>(fs::space(path_).available, INT64_MAX));
   if (available < checkpoint_bytes)
-    throw Error(ErrorKind::kOutOfSpace, fmt::format("a checkpoint needs {} bytes and the disk has {}", checkpoint_bytes, available),
-                path_.string(), "make room, or give an --out on another disk");
+    throw Error(ErrorKind::kOutOfSpace,
+                fmt::format("a checkpoint needs {} bytes and the disk has {}", checkpoint_bytes, available), path_.string(),
+                "make room, or give an --out on another disk");
   io::write_file(path_ / "config.toml", to_toml(config));
 }
 

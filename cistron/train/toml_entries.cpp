@@ -100,8 +100,8 @@ std::vector<TomlEntry> parse_toml(std::string_view text, const std::string& name
       // `mxfp8.group = 32` is a table in a section; its keys keep their dots.
       if (const auto* inner = value.as_table()) {
         for (const auto& [last, leaf] : *inner)
-          entries.push_back({std::string(section.str()), fmt::format("{}.{}", key.str(), last.str()), value_of(leaf, line(leaf)),
-                             line(leaf)});
+          entries.push_back(
+              {std::string(section.str()), fmt::format("{}.{}", key.str(), last.str()), value_of(leaf, line(leaf)), line(leaf)});
       } else if (value.is_array_of_tables()) {
         entries.push_back({std::string(section.str()), std::string(key.str()), TomlValue{std::vector<double>{}}, line(value)});
       } else {
@@ -118,7 +118,9 @@ TomlEntry parse_override(const std::string& text) {
   if (equals == std::string::npos || dot == std::string::npos || dot > equals)
     refuse("not an override", where, "write --set section.key=value");
   const std::string value = strip(text.substr(equals + 1));
-  TomlEntry entry{.section = strip(text.substr(0, dot)), .key = strip(text.substr(dot + 1, equals - dot - 1)), .value = value,
+  TomlEntry entry{.section = strip(text.substr(0, dot)),
+                  .key = strip(text.substr(dot + 1, equals - dot - 1)),
+                  .value = value,
                   .where = where};
   try {
     const auto parsed = parse_toml("[s]\nv = " + value, where);

@@ -16,8 +16,8 @@ struct TomlEntry {
   std::string where;  ///< "run.toml:12" or "--set optimizer.lr=3", for messages
 };
 
-/// Every `key = value` of every `[section]`. Throws Error(kUsage) naming `name` and the line for what is not TOML, for keys outside a
-/// section, and for values that no setting has (dates, tables, lists of other things than numbers).
+/// Every `key = value` of every `[section]`. Throws Error(kUsage) naming `name` and the line for what is not TOML, for keys
+/// outside a section, and for values that no setting has (dates, tables, lists of other things than numbers).
 std::vector<TomlEntry> parse_toml(std::string_view text, const std::string& name);
 
 /// One override, `section.key=value`; a value that is no TOML value is taken as a string.

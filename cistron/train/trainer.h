@@ -30,7 +30,7 @@ struct TrainResult {
   bool interrupted = false;
   int64_t step = 0;
   int64_t tokens = 0;
-  double loss = 0.0;  ///< of the last step
+  double loss = 0.0;                            ///< of the last step
   std::optional<ValidationMetrics> validation;  ///< the last one
 };
 
@@ -39,8 +39,8 @@ class Trainer {
   /// Opens the store, plans and takes the memory, loads the checkpoint to resume from. Writes only where all of that went well.
   Trainer(TrainerOptions options, ThreadPool& pool, Progress& progress);
 
-  /// Trains to the end of the schedule or to a signal. Throws Error(kFailed) naming step and module on a number that is not finite:
-  /// nothing is updated then.
+  /// Trains to the end of the schedule or to a signal. Throws Error(kFailed) naming step and module on a number that is not
+  /// finite: nothing is updated then.
   TrainResult run();
 
   [[nodiscard]] Engine& engine() { return *engine_; }

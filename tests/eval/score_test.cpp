@@ -10,8 +10,16 @@ namespace cistron::eval {
 namespace {
 
 model::ModelConfig tiny_model() {
-  model::ModelConfig config{.layers = 2, .hidden = 32, .intermediate = 24, .heads = 4, .kv_heads = 2, .experts = 4, .top_k = 2,
-                            .context = 16, .vocabulary = 33, .init_std = 0.3};
+  model::ModelConfig config{.layers = 2,
+                            .hidden = 32,
+                            .intermediate = 24,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .experts = 4,
+                            .top_k = 2,
+                            .context = 16,
+                            .vocabulary = 33,
+                            .init_std = 0.3};
   config.validate();
   return config;
 }

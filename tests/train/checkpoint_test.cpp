@@ -1,5 +1,3 @@
-#include "cistron/train/checkpoint_folder.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 
 #include "cistron/core/error.h"
 #include "cistron/io/atomic_file.h"
+#include "cistron/train/checkpoint_folder.h"
 #include "tests/train/support.h"
 
 namespace cistron::train {
@@ -168,10 +167,17 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"HalfAManifest", [](const fs::path& c) { fs::resize_file(c / "manifest.json", 60); }, "broken JSON"},
         Damage{"EmptyManifest", [](const fs::path& c) { fs::resize_file(c / "manifest.json", 0); }, "broken JSON"},
         Damage{"OtherVersion", [](const fs::path& c) { rewrite_manifest(c, "\"version\": 1", "\"version\": 2"); }, "version 2"},
-        Damage{"ChangedManifest", [](const fs::path& c) { rewrite_manifest(c, "\"begin\": 0", "\"begin\": 1"); }, "wrong checksum"},
+        Damage{"ChangedManifest", [](const fs::path& c) { rewrite_manifest(c, "\"begin\": 0", "\"begin\": 1"); },
+               "wrong checksum"},
         Damage{"AListForAManifest", [](const fs::path& c) { std::ofstream(c / "manifest.json") << "[1, 2]"; }, "broken manifest"},
-        Damage{"AnotherFile", [](const fs::path& c) { std::ofstream(c / "manifest.json") << "{\"format\": \"other\"}"; }, "not the manifest"},
-        Damage{"Gone", [](const fs::path& c) { fs::remove_all(c); fs::create_directory(c); }, "no manifest"}),
+        Damage{"AnotherFile", [](const fs::path& c) { std::ofstream(c / "manifest.json") << "{\"format\": \"other\"}"; },
+               "not the manifest"},
+        Damage{"Gone",
+               [](const fs::path& c) {
+                 fs::remove_all(c);
+                 fs::create_directory(c);
+               },
+               "no manifest"}),
     [](const auto& info) { return info.param.name; });
 
 TEST_F(CheckpointTest, LatestPointingToNothingIsSaid) {

@@ -57,7 +57,8 @@ TEST(Config, OverridesBeatTheFileAndPresetsComeFirst) {
 }
 
 TEST(Config, WrittenOutItReadsBackTheSame) {
-  RunConfig config = resolved(kGood, {"optimizer.lr=0.1", "data.store=a\"b\\c", "moe.experts=loop", "train.seed=123456789012345"});
+  RunConfig config =
+      resolved(kGood, {"optimizer.lr=0.1", "data.store=a\"b\\c", "moe.experts=loop", "train.seed=123456789012345"});
   const RunConfig again = parse_config(to_toml(config), "resolved.toml");
   EXPECT_THAT(differences(config, again), testing::IsEmpty());
   config.optimizer.lr = 0.2;
@@ -158,8 +159,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{kGood, {"train.batch_tokens=100", "train.micro_batch_tokens=30"}, {"train.micro_batch_tokens = 30", "divisor"}},
         Refusal{kGood, {"train.tokens=0"}, {"no length"}},
         Refusal{kGood, {"data.context=1024"}, {"data.context = 1024", "model.context"}},
-        Refusal{kGood, {"model.top_k=9"}, {"top_k", "8 experts"}},
-        Refusal{"[train]\nsteps = 1\n", {}, {"no model"}}));
+        Refusal{kGood, {"model.top_k=9"}, {"top_k", "8 experts"}}, Refusal{"[train]\nsteps = 1\n", {}, {"no model"}}));
 
 TEST(Config, EveryKeyHasAnExplanationAndItsOwnPlace) {
   RunConfig config;

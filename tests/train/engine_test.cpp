@@ -74,7 +74,8 @@ TEST_P(EnginePlan, EqualsWhatTheArenasHold) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engine, EnginePlan,
-                         testing::Combine(testing::Values(model::Recompute::kNone, model::Recompute::kMlp, model::Recompute::kLayer),
+                         testing::Combine(testing::Values(model::Recompute::kNone, model::Recompute::kMlp,
+                                                          model::Recompute::kLayer),
                                           testing::Values(model::Experts::kGrouped, model::Experts::kLoop)));
 
 TEST(Engine, AStepThatNeedsMoreThanThePlanIsRefused) {
@@ -124,7 +125,8 @@ TEST(Engine, EveryParameterChanges) {
     const size_t parts = entry.master.shape().rank() == 3 ? static_cast<size_t>(entry.master.dim(0)) : 1;
     for (size_t part = 0; part < parts; ++part) {
       const size_t size = after.size() / parts;
-      EXPECT_FALSE(std::equal(after.begin() + static_cast<ptrdiff_t>(part * size), after.begin() + static_cast<ptrdiff_t>((part + 1) * size),
+      EXPECT_FALSE(std::equal(after.begin() + static_cast<ptrdiff_t>(part * size),
+                              after.begin() + static_cast<ptrdiff_t>((part + 1) * size),
                               before[i].begin() + static_cast<ptrdiff_t>(part * size)))
           << entry.parameter->name << " part " << part;
     }
@@ -147,8 +149,8 @@ TEST(Engine, LossFalls) {
 }
 
 TEST(Engine, MicroBatchesGiveTheGradientOfTheWholeBatch) {
-  // One batch of 96 tokens against the same sequences in two of 48: the sums run in another order, so compare to rounding. Without
-  // auxiliary losses, whose statistics are each micro-batch's own.
+  // One batch of 96 tokens against the same sequences in two of 48: the sums run in another order, so compare to rounding.
+  // Without auxiliary losses, whose statistics are each micro-batch's own.
   EngineOptions whole = tiny_engine(), half = tiny_engine();
   whole.model.aux_loss = half.model.aux_loss = whole.model.z_loss = half.model.z_loss = 0;
   half.micro_batch_tokens = 48;

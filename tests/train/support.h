@@ -11,8 +11,17 @@
 namespace cistron::train::test {
 
 inline model::ModelConfig tiny_model() {
-  model::ModelConfig config{.layers = 2, .hidden = 32, .intermediate = 24, .heads = 4, .kv_heads = 2, .experts = 4, .top_k = 2,
-                            .context = 64, .vocabulary = 33, .aux_loss = 0.01, .z_loss = 1e-3};
+  model::ModelConfig config{.layers = 2,
+                            .hidden = 32,
+                            .intermediate = 24,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .experts = 4,
+                            .top_k = 2,
+                            .context = 64,
+                            .vocabulary = 33,
+                            .aux_loss = 0.01,
+                            .z_loss = 1e-3};
   config.validate();
   return config;
 }

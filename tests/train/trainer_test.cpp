@@ -6,7 +6,6 @@
 
 #include <fstream>
 #include <limits>
-
 #include <nlohmann/json.hpp>
 
 #include "cistron/core/error.h"
@@ -150,9 +149,7 @@ TEST_F(TrainerTest, AnExistingRunIsRefusedUnlessForced) {
   EXPECT_EQ(metrics("a").size(), 15U);
 }
 
-TEST_F(TrainerTest, ResumingNothingStartsAfresh) {
-  EXPECT_EQ(train(config(), "new", RunFolder::Mode::kResume).step, 12);
-}
+TEST_F(TrainerTest, ResumingNothingStartsAfresh) { EXPECT_EQ(train(config(), "new", RunFolder::Mode::kResume).step, 12); }
 
 TEST_F(TrainerTest, ResumingADoneRunDoesNothing) {
   train(config(), "a");
@@ -164,7 +161,8 @@ TEST_F(TrainerTest, WhatCannotChangeIsRefusedOnResume) {
   train(config(), "a");
   RunConfig other = config();
   other.train.seed = 2;
-  EXPECT_THAT([&] { train(other, "a", RunFolder::Mode::kResume); }, testing::ThrowsMessage<Error>(HasSubstr("train.seed: 1 -> 2")));
+  EXPECT_THAT([&] { train(other, "a", RunFolder::Mode::kResume); },
+              testing::ThrowsMessage<Error>(HasSubstr("train.seed: 1 -> 2")));
   other = config();
   other.model.layers = 3;
   EXPECT_THAT([&] { train(other, "a", RunFolder::Mode::kResume); }, testing::ThrowsMessage<Error>(HasSubstr("model.layers")));
