@@ -8,6 +8,7 @@
 
 #include "bench/kernels/cuda/timing.cuh"
 #include "cistron/cuda/gemm/sm90_grouped_gemm.h"
+#include "tests/cuda/mx_operands.cuh"
 #include "tests/cuda/reference.cuh"
 
 namespace cistron::bench {
@@ -99,10 +100,53 @@ struct Bench {
     }
   }
 
+  /// out [R, n] = x [R, k] w[e]^T in MXFP8: the forward product, and dgrad with the transposed copy of the weight.
+  void mxfp8(const Shape3& s, const TestGroups& g, const std::string& product, int64_t n, int64_t k, int64_t group, int64_t sections) {
+    const std::string name = fmt::format("mxfp8/{} {} {}", group, s.name, product);
+    if (!wanted(name)) return;
+    const auto x = test::random_activation(g.rows(), k, group, {});
+    const auto w = test::random_weight(s.experts, n, k, group, sections, {});
+    const DeviceTensor out({g.rows(), n}, DType::kBF16);
+    test::RefProduct p = ref_product(test::ref_operand(x.operand), test::ref_operand(w.operand), out, g);
+    p.k = k;
+    run(name, 2.0 * static_cast<double>(g.total()) * n * k, [&] { cuda::sm90::mxfp8_grouped_gemm(ctx, {x.operand, w.operand, g.groups, out}); },
+        p, 6e-4 + 1.7e-3);
+  }
+
+  /// dw [E, n, k] = dy [n, R] x [k, R]^T over each expert's rows.
+  void mxfp8_wgrad(const Shape3& s, const TestGroups& g, const char* layer, int64_t n, int64_t k, bool accumulate) {
+    const std::string name = fmt::format("mxfp8/128 {} {} wgrad {}", s.name, layer, accumulate ? "add" : "f32");
+    if (s.even || !wanted(name)) return;
+    const auto dy = test::random_activation(n, g.rows(), 128, {});
+    const auto x = test::random_activation(k, g.rows(), 128, {});
+    for (const auto& operand : {dy.operand, x.operand}) test::set_pad(operand, g, true, 0);
+    const DeviceTensor dw({s.experts, n, k}, DType::kF32);
+    test::zero(dw);
+    const test::RefProduct p = ref_product(test::ref_operand(dy.operand), test::ref_operand(x.operand), dw, g);
+    run(name, 2.0 * static_cast<double>(g.total()) * n * k,
+        [&] { cuda::sm90::mxfp8_grouped_wgrad(ctx, {dy.operand, x.operand, g.groups, dw, accumulate}); }, p, 6e-4);
+  }
+
+  void shape_mxfp8(const Shape3& s, const TestGroups& g) {
+    const int64_t h = s.hidden;
+    const int64_t f = s.intermediate;
+    for (const int64_t group : {128, 32}) {
+      mxfp8(s, g, "fc1", 2 * f, h, group, 2);
+      mxfp8(s, g, "fc2", h, f, group, 1);
+      mxfp8(s, g, "dgrad of fc2", f, h, group, 1);
+      mxfp8(s, g, "dgrad of fc1", h, 2 * f, group, 1);
+    }
+    for (const bool accumulate : {false, true}) {
+      mxfp8_wgrad(s, g, "fc1", 2 * f, h, accumulate);
+      mxfp8_wgrad(s, g, "fc2", h, f, accumulate);
+    }
+  }
+
   void shape(const Shape3& s) {
     const TestGroups g(uniform_counts(s));
     linear(s, g, "fc1", "dgrad of fc1", 2 * s.intermediate, s.hidden);
     linear(s, g, "fc2", "dgrad of fc2", s.hidden, s.intermediate);
+    shape_mxfp8(s, g);
   }
 };
 

@@ -11,7 +11,7 @@ using device::Major;
 template <Major kWeight>
 void rows_times_weights(Context& ctx, const Tensor& x, const Tensor& w, const ops::Groups& groups, const Tensor& out) {
   using Mainloop = Bf16Mainloop<Major::kAlong, kWeight>;
-  Problem p = problem_of(x, w, out, groups);
+  Problem p = problem_of<Mainloop>(x, w, out, groups);
   p.k = narrow<int>(x.dim(1));
   if (out.dtype() == DType::kF32) return launch<Mainloop, StoreF32, false>(ctx, p);
   launch<Mainloop, StoreBf16, false>(ctx, p);
@@ -29,7 +29,7 @@ void grouped_gemm_dgrad(Context& ctx, const ops::GroupedGemmDgrad& args) {
 
 void grouped_gemm_wgrad(Context& ctx, const ops::GroupedGemmWgrad& args) {
   using Mainloop = Bf16Mainloop<Major::kAcross, Major::kAcross>;
-  Problem p = problem_of(args.dy, args.x, args.out, args.groups);
+  Problem p = problem_of<Mainloop>(args.dy, args.x, args.out, args.groups);
   p.m = narrow<int>(args.dy.dim(1));
   p.skip_empty = args.accumulate;
   CISTRON_CHECK(!args.accumulate || args.out.dtype() == DType::kF32, "[grouped_gemm_wgrad] accumulates into f32 only");

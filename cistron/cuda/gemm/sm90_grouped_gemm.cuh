@@ -32,25 +32,30 @@ struct Stages {
   [[nodiscard]] __device__ uint32_t scales() const { return base + kScales + pipeline.stage * Mainloop::kScaleBytes; }
 };
 
-/// An operand's part of a stage: kPanels panels of 64 rows, all for this block, or this block's share of them for both.
-template <device::Major kMajor, int kPanels>
+/// Rows of a box: half an operand's tile along the contraction; 64 steps of it across, which is 64 rows of the operand too.
+template <device::Major kMajor, int kRows>
+constexpr int kBoxRows = kMajor == device::Major::kAlong ? kRows / kClusterSize : 64;
+
+/// An operand's part of a stage, kRows of its rows: all boxes for this block, or this block's share of them for both.
+template <device::Major kMajor, int kRows>
 __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap* map, int row, int k, int outermost, bool shared, int rank,
                                              uint32_t barrier) {
-  const auto at = [&](int panel) -> device::BoxStart {
-    if (kMajor == device::Major::kAlong) return {k, row + 64 * panel, outermost};
-    return {row + 64 * panel, k, outermost};
+  constexpr int kBox = kBoxRows<kMajor, kRows>;
+  constexpr int kShare = kRows / kBox / kClusterSize;
+  const auto at = [&](int box) -> device::BoxStart {
+    if (kMajor == device::Major::kAlong) return {k, row + kBox * box, outermost};
+    return {row + kBox * box, k, outermost};
   };
-  constexpr int kShare = kPanels / kClusterSize;
   if (shared) {
 #pragma unroll
     for (int i = 0; i < kShare; ++i) {
-      const int panel = rank * kShare + i;
-      device::load_box_multicast(to + panel * device::kPanelBytes, map, at(panel), barrier, (1 << kClusterSize) - 1);
+      const int box = rank * kShare + i;
+      device::load_box_multicast(to + box * kBox * 128, map, at(box), barrier, (1 << kClusterSize) - 1);
     }
     return;
   }
 #pragma unroll
-  for (int panel = 0; panel < kPanels; ++panel) device::load_box(to + panel * device::kPanelBytes, map, at(panel), barrier);
+  for (int box = 0; box < kShare * kClusterSize; ++box) device::load_box(to + box * kBox * 128, map, at(box), barrier);
 }
 
 template <class Mainloop, bool kRagged, class Walk>
@@ -62,8 +67,8 @@ __device__ __forceinline__ void feed(const Problem& p, Stages<Mainloop>& stages,
       const uint32_t full = stages.pipeline.full();
       const int k = tile.first_k + block * Mainloop::kBlockK;
       device::barrier_expect(full, Stages<Mainloop>::kStageBytes + Mainloop::scale_bytes(p, tile));
-      load_operand<Mainloop::kA, kTileM / 64>(stages.a(), &p.a, tile.row, k, 0, tile.shares_a, rank, full);
-      load_operand<Mainloop::kB, Mainloop::kTileN / 64>(stages.b(), &p.b, tile.n, k, kRagged ? 0 : tile.expert, !tile.shares_a, rank, full);
+      load_operand<Mainloop::kA, kTileM>(stages.a(), &p.a, tile.row, k, 0, tile.shares_a, rank, full);
+      load_operand<Mainloop::kB, Mainloop::kTileN>(stages.b(), &p.b, tile.n, k, kRagged ? 0 : tile.expert, !tile.shares_a, rank, full);
       Mainloop::load_scales(p, tile, k, stages.scales(), full);
       stages.pipeline.advance();
     }
@@ -78,7 +83,7 @@ __device__ __forceinline__ void multiply(const Problem& p, Stages<Mainloop>& sta
     float d[Mainloop::kTileN / 2];
     Mainloop::run(d, p, stages, tile);
     const int row = warp * kPieceRows;
-    if (row < tile.rows) store_rows<Epilogue>(&p.out, {tile.n, tile.row + row, kRagged ? tile.expert : 0}, staging, d);
+    if (row < tile.rows) store_rows<Epilogue>(&p.out, {tile.column, tile.row + row, kRagged ? tile.expert : tile.section}, staging, d);
   }
   if (device::lane_index() == 0) device::wait_stores_read<0>();
 }

@@ -8,26 +8,39 @@
 
 namespace cistron::cuda::sm90 {
 
-/// As boxes of 64 rows x 128 bytes of a tensor of rank 2 or 3.
-inline CUtensorMap operand_map(const Tensor& t, int box_rows = 64) {
+/// A tensor of rank 2 or 3 in boxes of 128 bytes of `box_rows` rows.
+inline TensorMapShape map_shape(const Tensor& t, int box_rows) {
   const int rank = t.shape().rank();
-  return make_tensor_map({.data = t.raw(),
-                          .dtype = t.dtype(),
-                          .columns = t.dim(rank - 1),
-                          .rows = t.dim(rank - 2),
-                          .outermost = rank == 3 ? t.dim(0) : 1,
-                          .box_rows = box_rows});
+  return {.data = t.raw(),
+          .dtype = t.dtype(),
+          .columns = t.dim(rank - 1),
+          .rows = t.dim(rank - 2),
+          .outermost = rank == 3 ? t.dim(0) : 1,
+          .box_rows = box_rows};
 }
 
-inline Problem problem_of(const Tensor& a, const Tensor& b, const Tensor& out, const ops::Groups& groups) {
+/// out [R, N] as [R, sections, N / sections], so that nothing is stored past a section's end.
+inline CUtensorMap output_map(const Tensor& out, int64_t sections) {
+  TensorMapShape shape = map_shape(out, kPieceRows);
+  if (sections > 1) {
+    shape.row_pitch = shape.columns;
+    shape.columns = shape.outer_pitch = div_exact(shape.columns, sections);
+    shape.outermost = sections;
+  }
+  return make_tensor_map(shape);
+}
+
+template <class Mainloop>
+Problem problem_of(const Tensor& a, const Tensor& b, const Tensor& out, const ops::Groups& groups, int64_t sections = 1) {
   Problem p{};
-  p.a = operand_map(a);
-  p.b = operand_map(b);
-  p.out = operand_map(out, kPieceRows);
+  p.a = make_tensor_map(map_shape(a, kBoxRows<Mainloop::kA, kTileM>));
+  p.b = make_tensor_map(map_shape(b, kBoxRows<Mainloop::kB, Mainloop::kTileN>));
+  p.out = output_map(out, sections);
   p.starts = groups.starts.data<int32_t>();
   p.counts = groups.counts.data<int32_t>();
   p.experts = narrow<int>(groups.num_experts());
-  p.n = narrow<int>(out.dim(out.shape().rank() - 1));
+  p.sections = narrow<int>(sections);
+  p.n = narrow<int>(div_exact(out.dim(out.shape().rank() - 1), sections));
   return p;
 }
 

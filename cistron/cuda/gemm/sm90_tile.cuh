@@ -16,11 +16,12 @@ struct Problem {
   const int32_t* starts;
   const int32_t* counts;
   const uint8_t* a_scales;  // [groups along the contraction, a_scale_pitch]
-  const uint8_t* b_scales;  // the same, or of weights [E, row blocks, groups]
-  int a_scale_pitch, b_scale_pitch;
+  const uint8_t* b_scales;  // the same, or of weights [E, b_scale_blocks, b_scale_pitch]
+  int a_scale_pitch, b_scale_pitch, b_scale_blocks;
   int experts;
   int m;         // rows of out, where the contraction is by expert
-  int n;         // columns of out
+  int n;         // columns of a section of out
+  int sections;  // parts of the columns in which tiles are counted afresh
   int k;         // contraction, where the rows are by expert
   bool skip_empty;  // contraction by expert: leave the outputs of experts without rows alone
 };
@@ -30,16 +31,20 @@ struct Tile {
   int expert;
   int row;       // first row, of A and of out
   int rows;      // from there on, how many count
-  int n;         // first column of out
+  int n;         // first row of B
+  int section;   // of out's columns
+  int column;    // first of out, in its section
   int first_k;   // where the contraction starts
   int k_blocks;
   bool shares_a;
 };
 
+__device__ __forceinline__ int column_tiles(const Problem& p, int tile_n) { return p.sections * ((p.n + tile_n - 1) / tile_n); }
+
 /// By the first warp: `ends[e]` = pairs of tiles up to and including expert e.
 template <bool kRagged>
 __device__ __forceinline__ void count_pairs(const Problem& p, int tile_n, int* ends) {
-  const int n_tiles = (p.n + tile_n - 1) / tile_n;
+  const int n_tiles = column_tiles(p, tile_n);
   int before = 0;
   for (int base = 0; base < p.experts; base += device::kWarp) {
     const int e = base + device::lane_index();
@@ -69,12 +74,16 @@ class TileWalk {
     const int start = p_.starts[expert_];
     const int count = p_.counts[expert_];
     const int m = kRagged ? p_.m : count;
-    const TilePair at = TileGrid{(m + kTileM - 1) / kTileM, (p_.n + kTileN - 1) / kTileN}.at(pair_ - first_);
+    const TilePair at = TileGrid{(m + kTileM - 1) / kTileM, column_tiles(p_, kTileN)}.at(pair_ - first_);
     const int local = (at.m + (at.shares_a ? 0 : rank_)) * kTileM;
     tile.expert = expert_;
     tile.row = (kRagged ? 0 : start) + local;
     tile.rows = m - local;
-    tile.n = (at.n + (at.shares_a ? rank_ : 0)) * kTileN;
+    const int n = at.n + (at.shares_a ? rank_ : 0);
+    const int section_tiles = column_tiles(p_, kTileN) / p_.sections;
+    tile.section = n / section_tiles;
+    tile.column = n % section_tiles * kTileN;
+    tile.n = tile.section * p_.n + tile.column;
     tile.first_k = kRagged ? start : 0;
     tile.k_blocks = ((kRagged ? count : p_.k) + kBlockK - 1) / kBlockK;
     tile.shares_a = at.shares_a;

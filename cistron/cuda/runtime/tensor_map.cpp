@@ -35,10 +35,13 @@ CUtensorMapDataType type_of(DType dtype) {
 CUtensorMap make_tensor_map(const TensorMapShape& s) {
   const int64_t width = size_of(s.dtype);
   const cuuint64_t dims[3] = {narrow<cuuint64_t>(s.columns), narrow<cuuint64_t>(s.rows), narrow<cuuint64_t>(s.outermost)};
-  const cuuint64_t strides[2] = {dims[0] * width, dims[0] * dims[1] * width};
+  const int64_t row_pitch = s.row_pitch > 0 ? s.row_pitch : s.columns;
+  const int64_t outer_pitch = s.outer_pitch > 0 ? s.outer_pitch : checked_mul(s.rows, s.columns);
+  const cuuint64_t strides[2] = {narrow<cuuint64_t>(row_pitch * width), narrow<cuuint64_t>(outer_pitch * width)};
   const cuuint32_t box[3] = {narrow<cuuint32_t>(128 / width), narrow<cuuint32_t>(s.box_rows), 1};
   const cuuint32_t steps[3] = {1, 1, 1};
-  CISTRON_CHECK(strides[0] % 16 == 0, "[tensor_map] rows of {} bytes: a multiple of 16 wanted", strides[0]);
+  CISTRON_CHECK(strides[0] % 16 == 0 && strides[1] % 16 == 0, "[tensor_map] rows of {} bytes, parts of {}: multiples of 16 wanted",
+                strides[0], strides[1]);
   CUtensorMap map;
   const CUresult result = encoder()(&map, type_of(s.dtype), 3, s.data, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

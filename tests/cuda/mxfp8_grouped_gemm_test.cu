@@ -1,0 +1,168 @@
+// The MXFP8 grouped products on Hopper against float64, of the decoded operands, on the card.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+
+#include "cistron/cuda/gemm/sm90_grouped_gemm.h"
+#include "tests/cuda/mx_operands.cuh"
+#include "tests/cuda/reference.cuh"
+
+namespace cistron::test {
+namespace {
+
+struct Case {
+  bool wgrad = false;
+  bool accumulate = false;
+  int64_t group = 128;
+  int64_t sections = 1;
+  std::vector<int32_t> counts;
+  int64_t n = 0, k = 0;  // columns of out; contraction, or for wgrad rows of out
+  DType out = DType::kF32;
+};
+
+std::ostream& operator<<(std::ostream& stream, const Case& c) {
+  return stream << (c.wgrad ? "wgrad" : "rows") << (c.accumulate ? " accumulating" : "") << " group " << c.group << " sections " << c.sections
+                << " counts[0] " << c.counts[0] << " of " << c.counts.size() << " n " << c.n << " k " << c.k;
+}
+
+class Sm90Mxfp8GroupedGemm : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no CUDA card here: the kernels were not run";
+    if (cuda::compute_capability(ctx_) != 90) GTEST_SKIP() << "no Hopper card here: the kernels were not run";
+  }
+
+  Deviation run(const Case& c, const MxDraw& draw, const std::function<void(RefProduct&)>& tamper = {}) {
+    return c.wgrad ? run_wgrad(c, draw, tamper) : run_rows(c, draw, tamper);
+  }
+
+  Deviation run_rows(const Case& c, const MxDraw& draw, const std::function<void(RefProduct&)>& tamper) {
+    const TestGroups g(c.counts, 128);
+    const RandomMxOperand x = random_activation(g.rows(), c.k, c.group, draw);
+    const RandomMxOperand w = random_weight(static_cast<int64_t>(c.counts.size()), c.n, c.k, c.group, c.sections, draw);
+    set_pad(x.operand, g, false, 0xff);
+    if (zero_in_a_) zero(*zero_in_a_ ? x.scales : w.scales);
+    const DeviceTensor out({g.rows(), c.n}, c.out);
+    poison(out);
+    cuda::sm90::mxfp8_grouped_gemm(ctx_, {x.operand, w.operand, g.groups, out});
+    last_ = bytes_of(out);
+    const auto spare = last_.end() - 128 * c.n * size_of(c.out);
+    EXPECT_TRUE(std::all_of(spare, last_.end(), [](uint8_t b) { return b == 0xff; })) << "rows past starts[E] were written: " << c;
+    RefProduct p = ref_product(ref_operand(x.operand), ref_operand(w.operand), out, g);
+    p.k = c.k;
+    if (tamper) tamper(p);
+    return deviation(p);
+  }
+
+  Deviation run_wgrad(const Case& c, const MxDraw& draw, const std::function<void(RefProduct&)>& tamper) {
+    const TestGroups g(c.counts, 128);
+    const RandomMxOperand dy = random_activation(c.k, g.rows(), c.group, draw);
+    const RandomMxOperand x = random_activation(c.n, g.rows(), c.group, draw);
+    for (const auto& operand : {dy.operand, x.operand}) set_pad(operand, g, true, 0);
+    if (zero_in_a_) zero(*zero_in_a_ ? dy.scales : x.scales);
+    const Shape shape{static_cast<int64_t>(c.counts.size()), c.k, c.n};
+    const DeviceTensor out(shape, DType::kF32);
+    const DeviceTensor before = random_device_tensor(shape, DType::kF32, {.seed = 77, .integers = 9});
+    poison(out);
+    if (c.accumulate) CISTRON_CUDA_CHECK(cudaMemcpy(out.get().raw(), before.get().raw(), out.get().bytes(), cudaMemcpyDeviceToDevice));
+    cuda::sm90::mxfp8_grouped_wgrad(ctx_, {dy.operand, x.operand, g.groups, out, c.accumulate});
+    last_ = bytes_of(out);
+    RefProduct p = ref_product(ref_operand(dy.operand), ref_operand(x.operand), out, g);
+    if (c.accumulate) p.before = before.get().data<float>();
+    if (tamper) tamper(p);
+    return deviation(p);
+  }
+
+  static std::vector<Case> cases(int64_t n, int64_t k) {
+    std::vector<Case> all;
+    for (const auto& counts : std::vector<std::vector<int32_t>>{
+             {0, 1, 127, 128, 129}, {300, 0, 0, 513, 256}, {0, 0, 700, 0}, {640}, {64, 64, 64, 64, 64, 64, 64, 64}, {0, 0}}) {
+      for (const bool accumulate : {false, true}) all.push_back({true, accumulate, 128, 1, counts, n, k});
+      for (const int64_t sections : {1, 2}) all.push_back({false, false, 32, sections, counts, n, k});
+      all.push_back({false, false, 128, 1, counts, n, k});
+    }
+    return all;
+  }
+
+  /// Relative error with f32 output that the recipe allows: what the tensor core truncates within a group.
+  static double tolerance(int64_t group) { return group == 32 ? 4e-4 : 6e-4; }
+
+  Context ctx_ = cuda_context();
+  std::vector<uint8_t> last_;
+  std::optional<bool> zero_in_a_;  // scales all 0x00 in A, or in B
+};
+
+TEST_F(Sm90Mxfp8GroupedGemm, AgreesWithFloat64) {
+  for (const auto& [n, k] : {std::pair{256, 128}, {384, 640}, {640, 384}, {1280, 1152}})
+    for (const Case& c : cases(n, k)) {
+      const Deviation d = run(c, {.elements = {.seed = 31, .scale = 60}});
+      EXPECT_TRUE(d.reference2 == 0 ? d.different == 0 : d.relative() <= tolerance(c.group))
+          << c << ": error " << d.relative() << ", not finite " << d.not_finite;
+    }
+}
+
+TEST_F(Sm90Mxfp8GroupedGemm, RoundsToBf16) {
+  for (const int64_t group : {32, 128}) {
+    const Deviation d = run({.group = group, .counts = {100, 300}, .n = 384, .k = 512, .out = DType::kBF16}, {});
+    EXPECT_LE(d.relative(), tolerance(group) + 1.7e-3) << "group " << group;
+  }
+}
+
+TEST_F(Sm90Mxfp8GroupedGemm, SmallIntegersAreExact) {
+  for (const Case& c : cases(640, 256)) {
+    const Deviation d = run(c, {.elements = {.seed = 5, .integers = 3}, .smallest_exponent = 125, .exponents = 4});
+    EXPECT_EQ(d.different, 0U) << c;
+  }
+}
+
+TEST_F(Sm90Mxfp8GroupedGemm, ScaleByteZeroIsNotZero) {
+  // 2^-127 on one operand; on the other 2^100, so that the result is an ordinary number.
+  for (const Case& c : {Case{.counts = {200}, .n = 256, .k = 256}, Case{.group = 32, .counts = {200}, .n = 192, .k = 256},
+                        Case{.wgrad = true, .counts = {200}, .n = 256, .k = 256}}) {
+    for (const bool zero_in_a : {true, false}) {
+      zero_in_a_ = zero_in_a;
+      const Deviation d = run(c, {.elements = {.seed = 5, .integers = 3}, .smallest_exponent = 227, .exponents = 1});
+      EXPECT_GT(d.reference2, 0) << c;
+      EXPECT_EQ(d.different, 0U) << c << " zero in A " << zero_in_a;
+    }
+  }
+}
+
+TEST_F(Sm90Mxfp8GroupedGemm, RepeatsBitForBit) {
+  for (const Case& c : cases(640, 512)) {
+    run(c, {.elements = {.seed = 9, .scale = 60}});
+    const std::vector<uint8_t> first = last_;
+    run(c, {.elements = {.seed = 9, .scale = 60}});
+    EXPECT_TRUE(first == last_) << c;
+  }
+}
+
+/// Exchanges the scales of rows 0 and 1 (or blocks of weights) at the first group where they differ.
+void swap_scales(RefProduct& p) {
+  auto* scales = const_cast<uint8_t*>(p.a.scales);
+  for (int64_t group = 0;; ++group) {
+    uint8_t pair[2];
+    uint8_t* first = scales + group * p.a.k_scale;
+    CISTRON_CUDA_CHECK(cudaMemcpy(pair, first, 2, cudaMemcpyDeviceToHost));
+    if (pair[0] == pair[1]) continue;
+    std::swap(pair[0], pair[1]);
+    CISTRON_CUDA_CHECK(cudaMemcpy(first, pair, 2, cudaMemcpyHostToDevice));
+    return;
+  }
+}
+
+TEST_F(Sm90Mxfp8GroupedGemm, WrongReferencesAreRejected) {
+  const auto next_row = [](RefProduct& p) {
+    p.a.data = static_cast<const uint8_t*>(p.a.data) + (p.ragged ? p.a.k_stride : p.a.mn_stride);
+  };
+  const auto block_omitted = [](RefProduct& p) { p.omit = 32; };
+  const std::vector<std::function<void(RefProduct&)>> wrong = {next_row, block_omitted, swap_scales};
+  for (const Case& c : {Case{.counts = {200, 128, 300}, .n = 384, .k = 512}, Case{.group = 32, .counts = {200, 128, 300}, .n = 384, .k = 512},
+                        Case{.wgrad = true, .counts = {200, 128, 300}, .n = 384, .k = 512}})
+    for (size_t i = 0; i < wrong.size(); ++i)
+      EXPECT_GT(run(c, {.elements = {.seed = 3, .scale = 60}}, wrong[i]).relative(), 2 * tolerance(c.group)) << c << ": control " << i;
+}
+
+}  // namespace
+}  // namespace cistron::test
