@@ -24,6 +24,10 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 /// Arrives at the barrier that lies at this address in block `rank` of the cluster. Releases what this block's threads see: enough to
 /// hand back a stage that was only read. (.release.cluster would put a fence over the whole card's memory in front, see bench/NOTES.md.)
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier, int rank) {

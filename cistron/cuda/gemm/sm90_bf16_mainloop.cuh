@@ -12,10 +12,14 @@ struct Bf16Mainloop {
   static constexpr device::Major kB = kMajorB;
   static constexpr int kTileN = 256;
   static constexpr int kBlockK = 64;
+  static constexpr int kStages = 4;
+  static constexpr int kBuffers = 2;
   static constexpr uint32_t kScaleBytes = 0;
+  static constexpr uint32_t kDecodedBytes = 0;
 
   __device__ static uint32_t scale_bytes(const Problem&, const Tile&) { return 0; }
   __device__ static void load_scales(const Problem&, const Tile&, int, uint32_t, uint32_t) {}
+  __device__ static void decode_scales(const Problem&, const Tile&, int, uint32_t, uint32_t) {}
 
   template <class Stages>
   __device__ static __forceinline__ void run(float (&d)[kTileN / 2], const Problem&, Stages& stages, const Tile& tile) {

@@ -3,7 +3,7 @@
 //   kColumns                        columns of one piece: 128 bytes of output
 //   write(staging, d, lane)         this warp's piece [16, kColumns] from 4 registers for each 8 columns, rows of 128 bytes, swizzled
 //   store(map, at, staging)         one thread: the piece to global memory
-// Each warp stores its own 16 rows, two pieces in flight, without waiting for the others.
+// Each warp stores its own 16 rows, some pieces in flight, without waiting for the others.
 #include <cuda_bf16.h>
 
 #include "cistron/cuda/device/tma.cuh"
@@ -12,7 +12,6 @@ namespace cistron::cuda::sm90 {
 
 constexpr int kPieceRows = 16;
 constexpr uint32_t kPieceBytes = kPieceRows * 128;
-constexpr uint32_t kStagingBytes = 2 * kPieceBytes;  // of one warp
 
 /// Address of a 16-byte chunk of a swizzled piece.
 __device__ __forceinline__ uint32_t chunk_address(uint32_t staging, int row, int chunk) {
@@ -65,15 +64,15 @@ struct AddF32 : StoreF32 {
   }
 };
 
-/// This warp's 16 rows of a tile, `at` its first element.
-template <class Epilogue, int kRegisters>
+/// This warp's 16 rows of a tile, `at` its first element, through kBuffers pieces of shared memory.
+template <class Epilogue, int kBuffers, int kRegisters>
 __device__ __forceinline__ void store_rows(const CUtensorMap* map, device::BoxStart at, uint32_t staging, const float (&d)[kRegisters]) {
   constexpr int kPieces = 2 * kRegisters / Epilogue::kColumns;
   const int lane = device::lane_index();
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
-    const uint32_t buffer = staging + piece % 2 * kPieceBytes;
-    if (lane == 0) device::wait_stores_read<1>();
+    const uint32_t buffer = staging + piece % kBuffers * kPieceBytes;
+    if (lane == 0) device::wait_stores_read<kBuffers - 1>();
     __syncwarp();
     Epilogue::write(buffer, d + piece * Epilogue::kColumns / 2, lane);
     device::fence_async_proxy();

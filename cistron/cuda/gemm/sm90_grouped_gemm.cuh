@@ -1,6 +1,6 @@
 #pragma once
-// Persistent grouped product. Clusters of two blocks; each block has two math warpgroups, 64 rows of the tile each, and one thread that
-// feeds them through the copy engine. `Mainloop` and `Epilogue` are types (`sm90_*_mainloop.cuh`, `sm90_epilogue.cuh`).
+// Persistent grouped product. Clusters of two blocks; each block has two math warpgroups, 64 rows of the tile each, one thread that
+// feeds them through the copy engine, and where scales are many a warp that decodes them. `Mainloop` and `Epilogue` are types (`sm90_*_mainloop.cuh`, `sm90_epilogue.cuh`).
 // Deterministic: each element of out is one chain of sums in a fixed order.
 #include "cistron/cuda/device/wgmma.cuh"
 #include "cistron/cuda/gemm/sm90_epilogue.cuh"
@@ -8,7 +8,6 @@
 
 namespace cistron::cuda::sm90 {
 
-constexpr int kStages = 4;
 constexpr int kMathThreads = kMathWarps * device::kWarp;
 constexpr int kThreads = kMathThreads + device::kWarpgroup;
 
@@ -18,10 +17,13 @@ struct Stages {
   static constexpr uint32_t kABytes = kTileM * 128;
   static constexpr uint32_t kBBytes = Mainloop::kTileN * 128;
   static constexpr uint32_t kStageBytes = kABytes + kBBytes;
-  // 4 x 48 KiB + 32 KiB of staging + scales + barriers = 229 KiB of Hopper's 227 KiB x 1024, less 3 KiB for the experts' table.
+  static constexpr int kStages = Mainloop::kStages;
+  // Of 227 KiB: 4 x 48 KiB of operands and 32 KiB of staging, or 3 x 48 and 64; the rest for scales, barriers and the experts' table.
+  static constexpr uint32_t kStagingBytes = Mainloop::kBuffers * kPieceBytes;  // of one warp
   static constexpr uint32_t kStaging = kStages * kStageBytes;
   static constexpr uint32_t kScales = kStaging + kMathWarps * kStagingBytes;
-  static constexpr uint32_t kBarriers = kScales + kStages * Mainloop::kScaleBytes;
+  static constexpr uint32_t kDecoded = kScales + kStages * Mainloop::kScaleBytes;
+  static constexpr uint32_t kBarriers = kDecoded + kStages * Mainloop::kDecodedBytes;
   static constexpr uint32_t kTable = kBarriers + Pipeline<kStages>::kBytes;
 
   uint32_t base;
@@ -30,6 +32,7 @@ struct Stages {
   [[nodiscard]] __device__ uint32_t a() const { return base + pipeline.stage * kStageBytes; }
   [[nodiscard]] __device__ uint32_t b() const { return a() + kABytes; }
   [[nodiscard]] __device__ uint32_t scales() const { return base + kScales + pipeline.stage * Mainloop::kScaleBytes; }
+  [[nodiscard]] __device__ uint32_t decoded() const { return base + kDecoded + pipeline.stage * Mainloop::kDecodedBytes; }
 };
 
 /// Rows of a box: half an operand's tile along the contraction; 64 steps of it across, which is 64 rows of the operand too.
@@ -58,8 +61,9 @@ __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap* map
   for (int box = 0; box < kShare * kClusterSize; ++box) device::load_box(to + box * kBox * 128, map, at(box), barrier);
 }
 
-template <class Mainloop, bool kRagged, class Walk>
-__device__ __forceinline__ void feed(const Problem& p, Stages<Mainloop>& stages, Walk& walk) {
+template <class Mainloop, bool kRagged>
+__device__ __forceinline__ void feed(const Problem& p, Stages<Mainloop>& stages, const int* ends) {
+  TileWalk<kRagged, Mainloop::kTileN, Mainloop::kBlockK> walk(p, ends);
   const int rank = device::cluster_rank();
   for (Tile tile; walk.next(tile);) {
     for (int block = 0; block < tile.k_blocks; ++block) {
@@ -75,15 +79,32 @@ __device__ __forceinline__ void feed(const Problem& p, Stages<Mainloop>& stages,
   }
 }
 
-template <class Mainloop, class Epilogue, bool kRagged, class Walk>
-__device__ __forceinline__ void multiply(const Problem& p, Stages<Mainloop>& stages, Walk& walk) {
+/// By one warp: floats of each stage's scales.
+template <class Mainloop, bool kRagged>
+__device__ __forceinline__ void decode(const Problem& p, Stages<Mainloop>& stages, const int* ends) {
+  TileWalk<kRagged, Mainloop::kTileN, Mainloop::kBlockK> walk(p, ends);
+  for (Tile tile; walk.next(tile);) {
+    for (int block = 0; block < tile.k_blocks; ++block) {
+      stages.pipeline.wait_full();
+      Mainloop::decode_scales(p, tile, block, stages.scales(), stages.decoded());
+      __syncwarp();
+      if (device::lane_index() == 0) device::barrier_arrive(stages.pipeline.decoded());
+      stages.pipeline.advance();
+    }
+  }
+}
+
+template <class Mainloop, class Epilogue, bool kRagged>
+__device__ __forceinline__ void multiply(const Problem& p, Stages<Mainloop>& stages, const int* ends) {
+  TileWalk<kRagged, Mainloop::kTileN, Mainloop::kBlockK> walk(p, ends);
   const int warp = device::warp_index();
-  const uint32_t staging = stages.base + Stages<Mainloop>::kStaging + warp * kStagingBytes;
+  const uint32_t staging = stages.base + Stages<Mainloop>::kStaging + warp * Stages<Mainloop>::kStagingBytes;
   for (Tile tile; walk.next(tile);) {
     float d[Mainloop::kTileN / 2];
     Mainloop::run(d, p, stages, tile);
     const int row = warp * kPieceRows;
-    if (row < tile.rows) store_rows<Epilogue>(&p.out, {tile.column, tile.row + row, kRagged ? tile.expert : tile.section}, staging, d);
+    const device::BoxStart at{tile.column, tile.row + row, kRagged ? tile.expert : tile.section};
+    if (row < tile.rows) store_rows<Epilogue, Mainloop::kBuffers>(&p.out, at, staging, d);
   }
   if (device::lane_index() == 0) device::wait_stores_read<0>();
 }
@@ -99,14 +120,14 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
   __syncthreads();
   device::cluster_sync();
 
-  TileWalk<kRagged, Mainloop::kTileN, Mainloop::kBlockK> walk(p, ends);
   if (warp >= kMathWarps) {
     device::give_registers<40>();
-    if (warp == kMathWarps && device::lane_index() == 0) feed<Mainloop, kRagged>(p, stages, walk);
+    if (warp == kMathWarps && device::lane_index() == 0) feed<Mainloop, kRagged>(p, stages, ends);
+    if (Mainloop::kDecodedBytes > 0 && warp == kMathWarps + 1) decode<Mainloop, kRagged>(p, stages, ends);
     __syncwarp();
   } else {
     device::take_registers<232>();
-    multiply<Mainloop, Epilogue, kRagged>(p, stages, walk);
+    multiply<Mainloop, Epilogue, kRagged>(p, stages, ends);
     __syncwarp();
   }
   device::cluster_sync();  // the other block may still write here, or arrive at these barriers

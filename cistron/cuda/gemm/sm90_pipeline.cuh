@@ -1,6 +1,7 @@
 #pragma once
 // Shared-memory stages between the copy engine and the math warpgroups of both blocks of a cluster. A stage is full when its bytes have
-// come, and empty when the math warps of both blocks are done with it, since either block's copies may write into both.
+// come, decoded when a warp has made floats of its scales (where the main loop wants that), and empty when the math warps of both blocks
+// are done with it, since either block's copies may write into both.
 #include "cistron/cuda/device/mbarrier.cuh"
 
 namespace cistron::cuda::sm90 {
@@ -10,20 +11,23 @@ constexpr int kMathWarps = 8;
 
 template <int kStages>
 struct Pipeline {
-  uint32_t barriers;  // full[kStages], empty[kStages]
+  uint32_t barriers;  // full[kStages], empty[kStages], decoded[kStages]
   int stage = 0;
   uint32_t phase = 0;
 
-  static constexpr int kBytes = 2 * kStages * 8;
+  static constexpr int kBytes = 3 * kStages * 8;
 
   [[nodiscard]] __device__ uint32_t full() const { return barriers + stage * 8; }
   [[nodiscard]] __device__ uint32_t empty() const { return barriers + (kStages + stage) * 8; }
+
+  [[nodiscard]] __device__ uint32_t decoded() const { return barriers + (2 * kStages + stage) * 8; }
 
   /// By one thread.
   __device__ void init() const {
     for (int s = 0; s < kStages; ++s) {
       device::barrier_init(barriers + s * 8, 1);
       device::barrier_init(barriers + (kStages + s) * 8, kMathWarps * kClusterSize);
+      device::barrier_init(barriers + (2 * kStages + s) * 8, 1);
     }
     device::fence_barrier_init();
   }
@@ -32,6 +36,7 @@ struct Pipeline {
     phase ^= stage == 0 ? 1 : 0;
   }
   __device__ void wait_full() const { device::barrier_wait(full(), phase); }
+  __device__ void wait_decoded() const { device::barrier_wait(decoded(), phase); }
   __device__ void wait_empty() const { device::barrier_wait(empty(), phase ^ 1); }
   /// By every math warp, when its products have read the stage.
   __device__ void release() const {

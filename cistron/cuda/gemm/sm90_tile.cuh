@@ -30,7 +30,7 @@ struct Problem {
 struct Tile {
   int expert;
   int row;       // first row, of A and of out
-  int rows;      // from there on, how many count
+  int rows;      // from there on, how many count; none where the tile is not stored
   int n;         // first row of B
   int section;   // of out's columns
   int column;    // first of out, in its section
@@ -70,34 +70,47 @@ class TileWalk {
 
   __device__ bool next(Tile& tile) {
     if (pair_ >= ends_[p_.experts - 1]) return false;
-    while (pair_ >= ends_[expert_]) first_ = ends_[expert_++];
-    const int start = p_.starts[expert_];
-    const int count = p_.counts[expert_];
-    const int m = kRagged ? p_.m : count;
-    const TilePair at = TileGrid{(m + kTileM - 1) / kTileM, column_tiles(p_, kTileN)}.at(pair_ - first_);
+    find_expert();
+    const int m = kRagged ? p_.m : count_;
+    const int n_tiles = column_tiles(p_, kTileN);
+    const TilePair at = TileGrid{(m + kTileM - 1) / kTileM, n_tiles}.at(pair_ - first_);
     const int local = (at.m + (at.shares_a ? 0 : rank_)) * kTileM;
     tile.expert = expert_;
-    tile.row = (kRagged ? 0 : start) + local;
-    tile.rows = m - local;
-    const int n = at.n + (at.shares_a ? rank_ : 0);
-    const int section_tiles = column_tiles(p_, kTileN) / p_.sections;
+    tile.row = (kRagged ? 0 : start_) + local;
+    const int wanted = at.n + (at.shares_a ? rank_ : 0);
+    const int n = wanted < n_tiles ? wanted : n_tiles - 1;  // an odd tile's partner repeats it, and stores nothing
+    const int section_tiles = n_tiles / p_.sections;
+    tile.rows = wanted < n_tiles ? m - local : 0;
     tile.section = n / section_tiles;
     tile.column = n % section_tiles * kTileN;
     tile.n = tile.section * p_.n + tile.column;
-    tile.first_k = kRagged ? start : 0;
-    tile.k_blocks = ((kRagged ? count : p_.k) + kBlockK - 1) / kBlockK;
+    tile.first_k = kRagged ? start_ : 0;
+    tile.k_blocks = ((kRagged ? count_ : p_.k) + kBlockK - 1) / kBlockK;
     tile.shares_a = at.shares_a;
     pair_ += static_cast<int>(gridDim.x) / kClusterSize;
     return true;
   }
 
  private:
+  /// Reads global memory only where an expert begins: the tiles wait for this.
+  __device__ void find_expert() {
+    if (expert_ >= 0 && pair_ < ends_[expert_]) return;
+    do {
+      first_ = expert_ < 0 ? 0 : ends_[expert_];
+      ++expert_;
+    } while (pair_ >= ends_[expert_]);
+    start_ = p_.starts[expert_];
+    count_ = p_.counts[expert_];
+  }
+
   const Problem& p_;
   const int* ends_;
   int pair_;
   int rank_;
-  int expert_ = 0;
+  int expert_ = -1;
   int first_ = 0;
+  int start_ = 0;
+  int count_ = 0;
 };
 
 }  // namespace cistron::cuda::sm90
