@@ -49,12 +49,13 @@ inline std::vector<uint8_t> bytes_of(const Tensor& t) {
 inline void poison(const Tensor& t) { CISTRON_CUDA_CHECK(cudaMemset(t.raw(), 0xff, t.bytes())); }
 inline void zero(const Tensor& t) { CISTRON_CUDA_CHECK(cudaMemset(t.raw(), 0, t.bytes())); }
 
-/// How random contents are drawn: scale x (standard normal, or an integer in [-range, range]); bytes: e4m3 values, or E8M0 scales.
+/// How random contents are drawn: scale x (standard normal, or an integer in [-range, range]); bytes: e4m3 values, or E8M0
+/// scales.
 struct Draw {
   uint64_t seed = 1;
   float scale = 1;
-  int integers = 0;            // above 0: integers of at most this magnitude
-  int smallest_exponent = 0;   // E8M0: bytes in [smallest, smallest + exponents)
+  int integers = 0;           // above 0: integers of at most this magnitude
+  int smallest_exponent = 0;  // E8M0: bytes in [smallest, smallest + exponents)
   int exponents = 0;
 };
 

@@ -49,7 +49,8 @@ class Sm90GroupedGemm : public testing::Test {
       p.k = c.n;
     } else {
       const bool accumulate = c.product == Product::kWgradAccumulate;
-      if (accumulate) CISTRON_CUDA_CHECK(cudaMemcpy(out.get().raw(), before.get().raw(), out.get().bytes(), cudaMemcpyDeviceToDevice));
+      if (accumulate)
+        CISTRON_CUDA_CHECK(cudaMemcpy(out.get().raw(), before.get().raw(), out.get().bytes(), cudaMemcpyDeviceToDevice));
       cuda::sm90::grouped_gemm_wgrad(ctx_, {dy, x, g.groups, out, accumulate});
       p = ref_product(ref_operand(dy, true), ref_operand(x, true), out, g);
       if (accumulate) p.before = before.get().data<float>();
@@ -63,7 +64,8 @@ class Sm90GroupedGemm : public testing::Test {
   /// Nothing past the last segment was written.
   static void spare_untouched(const Tensor& out, const TestGroups& g) {
     const std::vector<uint8_t> bytes = bytes_of(out.rows(g.starts.back(), g.rows() - g.starts.back()));
-    EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](uint8_t b) { return b == 0xff; })) << "rows past starts[E] were written";
+    EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](uint8_t b) { return b == 0xff; }))
+        << "rows past starts[E] were written";
   }
 
   Context ctx_ = cuda_context();
@@ -87,8 +89,8 @@ TEST_F(Sm90GroupedGemm, AgreesWithFloat64) {
           const Deviation d = run(c, {.seed = 11});
           const bool nothing = d.reference2 == 0;
           EXPECT_TRUE(nothing ? d.different == 0 : d.relative() <= tolerance(out))
-              << "product " << static_cast<int>(product) << " counts[0] " << counts[0] << " of " << counts.size() << " n " << n << " k " << k
-              << " f32 " << (out == DType::kF32) << ": error " << d.relative() << ", not finite " << d.not_finite;
+              << "product " << static_cast<int>(product) << " counts[0] " << counts[0] << " of " << counts.size() << " n " << n
+              << " k " << k << " f32 " << (out == DType::kF32) << ": error " << d.relative() << ", not finite " << d.not_finite;
         }
       }
 }
@@ -97,7 +99,8 @@ TEST_F(Sm90GroupedGemm, SmallIntegersAreExact) {
   for (const Product product : kProducts)
     for (const auto& counts : kCounts) {
       const Deviation d = run({product, counts, 320, 448, DType::kF32}, {.seed = 5, .integers = 3});
-      EXPECT_EQ(d.different, 0U) << "product " << static_cast<int>(product) << " counts[0] " << counts[0] << " of " << counts.size();
+      EXPECT_EQ(d.different, 0U) << "product " << static_cast<int>(product) << " counts[0] " << counts[0] << " of "
+                                 << counts.size();
     }
 }
 

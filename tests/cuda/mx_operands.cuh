@@ -27,7 +27,8 @@ inline RandomMxOperand random_activation(int64_t rows, int64_t depth, int64_t gr
   return r;
 }
 
-inline RandomMxOperand random_weight(int64_t experts, int64_t rows, int64_t depth, int64_t group, int64_t sections, const MxDraw& d) {
+inline RandomMxOperand random_weight(int64_t experts, int64_t rows, int64_t depth, int64_t group, int64_t sections,
+                                     const MxDraw& d) {
   const int64_t block = group == 32 ? 96 : 128;
   const int64_t blocks = sections * ceil_div(rows / sections, block);
   RandomMxOperand r{random_device_tensor({experts, rows, depth}, DType::kU8, d.elements),

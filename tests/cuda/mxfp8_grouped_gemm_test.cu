@@ -22,8 +22,8 @@ struct Case {
 };
 
 std::ostream& operator<<(std::ostream& stream, const Case& c) {
-  return stream << (c.wgrad ? "wgrad" : "rows") << (c.accumulate ? " accumulating" : "") << " group " << c.group << " sections " << c.sections
-                << " counts[0] " << c.counts[0] << " of " << c.counts.size() << " n " << c.n << " k " << c.k;
+  return stream << (c.wgrad ? "wgrad" : "rows") << (c.accumulate ? " accumulating" : "") << " group " << c.group << " sections "
+                << c.sections << " counts[0] " << c.counts[0] << " of " << c.counts.size() << " n " << c.n << " k " << c.k;
 }
 
 class Sm90Mxfp8GroupedGemm : public testing::Test {
@@ -48,7 +48,8 @@ class Sm90Mxfp8GroupedGemm : public testing::Test {
     cuda::sm90::mxfp8_grouped_gemm(ctx_, {x.operand, w.operand, g.groups, out});
     last_ = bytes_of(out);
     const auto spare = last_.end() - 128 * c.n * size_of(c.out);
-    EXPECT_TRUE(std::all_of(spare, last_.end(), [](uint8_t b) { return b == 0xff; })) << "rows past starts[E] were written: " << c;
+    EXPECT_TRUE(std::all_of(spare, last_.end(), [](uint8_t b) { return b == 0xff; }))
+        << "rows past starts[E] were written: " << c;
     RefProduct p = ref_product(ref_operand(x.operand), ref_operand(w.operand), out, g);
     p.k = c.k;
     if (tamper) tamper(p);
@@ -65,7 +66,8 @@ class Sm90Mxfp8GroupedGemm : public testing::Test {
     const DeviceTensor out(shape, DType::kF32);
     const DeviceTensor before = random_device_tensor(shape, DType::kF32, {.seed = 77, .integers = 9});
     poison(out);
-    if (c.accumulate) CISTRON_CUDA_CHECK(cudaMemcpy(out.get().raw(), before.get().raw(), out.get().bytes(), cudaMemcpyDeviceToDevice));
+    if (c.accumulate)
+      CISTRON_CUDA_CHECK(cudaMemcpy(out.get().raw(), before.get().raw(), out.get().bytes(), cudaMemcpyDeviceToDevice));
     cuda::sm90::mxfp8_grouped_wgrad(ctx_, {dy.operand, x.operand, g.groups, out, c.accumulate});
     last_ = bytes_of(out);
     RefProduct p = ref_product(ref_operand(dy.operand), ref_operand(x.operand), out, g);
@@ -158,10 +160,12 @@ TEST_F(Sm90Mxfp8GroupedGemm, WrongReferencesAreRejected) {
   };
   const auto block_omitted = [](RefProduct& p) { p.omit = 32; };
   const std::vector<std::function<void(RefProduct&)>> wrong = {next_row, block_omitted, swap_scales};
-  for (const Case& c : {Case{.counts = {200, 128, 300}, .n = 384, .k = 512}, Case{.group = 32, .counts = {200, 128, 300}, .n = 384, .k = 512},
-                        Case{.wgrad = true, .counts = {200, 128, 300}, .n = 384, .k = 512}})
+  for (const Case& c :
+       {Case{.counts = {200, 128, 300}, .n = 384, .k = 512}, Case{.group = 32, .counts = {200, 128, 300}, .n = 384, .k = 512},
+        Case{.wgrad = true, .counts = {200, 128, 300}, .n = 384, .k = 512}})
     for (size_t i = 0; i < wrong.size(); ++i)
-      EXPECT_GT(run(c, {.elements = {.seed = 3, .scale = 60}}, wrong[i]).relative(), 2 * tolerance(c.group)) << c << ": control " << i;
+      EXPECT_GT(run(c, {.elements = {.seed = 3, .scale = 60}}, wrong[i]).relative(), 2 * tolerance(c.group))
+          << c << ": control " << i;
 }
 
 }  // namespace

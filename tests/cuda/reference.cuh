@@ -43,7 +43,9 @@ struct RefProduct {
 struct Deviation {
   double error2, reference2;
   unsigned long long different, not_finite;
-  [[nodiscard]] double relative() const { return not_finite > 0 || !(reference2 > 0) ? INFINITY : std::sqrt(error2 / reference2); }
+  [[nodiscard]] double relative() const {
+    return not_finite > 0 || !(reference2 > 0) ? INFINITY : std::sqrt(error2 / reference2);
+  }
 };
 
 static __global__ void deviation_kernel(RefProduct p, int64_t samples, int64_t outputs, uint64_t seed, Deviation* result) {
@@ -69,7 +71,8 @@ static __global__ void deviation_kernel(RefProduct p, int64_t samples, int64_t o
     if (lane != 0) continue;
     const int64_t o = (p.ragged ? e * p.m + m : first + m) * p.n + n;
     if (p.before != nullptr) sum += p.before[o];
-    const double got = p.out_width == 4 ? static_cast<const float*>(p.out)[o] : __bfloat162float(static_cast<const __nv_bfloat16*>(p.out)[o]);
+    const double got =
+        p.out_width == 4 ? static_cast<const float*>(p.out)[o] : __bfloat162float(static_cast<const __nv_bfloat16*>(p.out)[o]);
     atomicAdd(&result->error2, (got - sum) * (got - sum));
     atomicAdd(&result->reference2, sum * sum);
     if (got != sum) atomicAdd(&result->different, 1ULL);

@@ -1,9 +1,9 @@
 // The order of output tiles on Hopper: every tile once, pairs that share an operand, windows that fit the L2 cache.
+#include "cistron/cuda/gemm/sm90_schedule.h"
+
 #include <gtest/gtest.h>
 
 #include <set>
-
-#include "cistron/cuda/gemm/sm90_schedule.h"
 
 namespace cistron::test {
 namespace {

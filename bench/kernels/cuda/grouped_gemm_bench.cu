@@ -1,5 +1,5 @@
-// The grouped products at the shapes S1 (E 8, H 4096, F 14336, 16384 rows) and S2 (E 64, H 2048, F 1024, 131072 rows), checked and
-// timed in turns with cuBLAS's dense bf16 8192^3 product (D).
+// The grouped products at the shapes S1 (E 8, H 4096, F 14336, 16384 rows) and S2 (E 64, H 2048, F 1024, 131072 rows), checked
+// and timed in turns with cuBLAS's dense bf16 8192^3 product (D).
 //   grouped_gemm_bench [FILTER]     cases whose name contains FILTER
 #include <cublas_v2.h>
 #include <fmt/format.h>
@@ -22,7 +22,8 @@ struct Shape3 {
   int64_t experts, hidden, intermediate, rows;
   bool even;  // the same rows for each expert
 };
-constexpr Shape3 kShapes[] = {{"S1", 8, 4096, 14336, 16384, false}, {"S2", 64, 2048, 1024, 131072, false}, {"small", 8, 4096, 14336, 512, true}};
+constexpr Shape3 kShapes[] = {
+    {"S1", 8, 4096, 14336, 16384, false}, {"S2", 64, 2048, 1024, 131072, false}, {"small", 8, 4096, 14336, 512, true}};
 
 /// Counts of a uniform routing: by chance only.
 std::vector<int32_t> uniform_counts(const Shape3& s) {
@@ -40,9 +41,9 @@ Entry dense(cublasHandle_t handle) {
   return {"D", 2.0 * kSize * kSize * kSize, [=] {
             const float one = 1;
             const float zero = 0;
-            const auto status = cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, kSize, kSize, kSize, &one, a.get().raw(), CUDA_R_16BF, kSize,
-                                             b.get().raw(), CUDA_R_16BF, kSize, &zero, c.get().raw(), CUDA_R_16BF, kSize, CUBLAS_COMPUTE_32F,
-                                             CUBLAS_GEMM_DEFAULT);
+            const auto status = cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, kSize, kSize, kSize, &one, a.get().raw(),
+                                             CUDA_R_16BF, kSize, b.get().raw(), CUDA_R_16BF, kSize, &zero, c.get().raw(),
+                                             CUDA_R_16BF, kSize, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
             CISTRON_CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLAS: {}", static_cast<int>(status));
           }};
 }
@@ -53,14 +54,16 @@ struct Bench {
   Context ctx = test::cuda_context();
   Entry d = dense(handle);
 
-  void run(const std::string& name, double work, const std::function<void()>& launch, const test::RefProduct& p, double tolerance) {
+  void run(const std::string& name, double work, const std::function<void()>& launch, const test::RefProduct& p,
+           double tolerance) {
     launch();
     const double error = test::deviation(p, 20000).relative();
     d.times.clear();
     std::vector<Entry> entries = {d, {name, work, launch}};
     take_turns(entries, 9);
-    fmt::print("{:28} {:8.3f} ms {:7.1f} TFLOP/s  D {:6.1f}  {:5.3f} D  error {:.2e} {}\n", name, entries[1].median_ms(), entries[1].rate(),
-               entries[0].rate(), entries[1].rate() / entries[0].rate(), error, error <= tolerance ? "ok" : "WRONG");
+    fmt::print("{:28} {:8.3f} ms {:7.1f} TFLOP/s  D {:6.1f}  {:5.3f} D  error {:.2e} {}\n", name, entries[1].median_ms(),
+               entries[1].rate(), entries[0].rate(), entries[1].rate() / entries[0].rate(), error,
+               error <= tolerance ? "ok" : "WRONG");
     std::fflush(stdout);
   }
 
@@ -76,7 +79,12 @@ struct Bench {
       const DeviceTensor y({g.rows(), n}, DType::kBF16);
       test::RefProduct p = ref_product(test::ref_operand(x), test::ref_operand(w), y, g);
       p.k = k;
-      run(name, work, [&] { cuda::sm90::grouped_gemm_forward(ctx, {x, w, g.groups, y}); }, p, 1.8e-3);
+      run(
+          name, work,
+          [&] {
+            cuda::sm90::grouped_gemm_forward(ctx, {x, w, g.groups, y});
+          },
+          p, 1.8e-3);
     }
     if (const std::string name = prefix + dgrad; wanted(name)) {
       const DeviceTensor w = test::random_device_tensor({s.experts, n, k}, DType::kBF16, {1});
@@ -84,9 +92,15 @@ struct Bench {
       const DeviceTensor dx({g.rows(), k}, DType::kBF16);
       test::RefProduct p = ref_product(test::ref_operand(dy), test::ref_operand(w, true), dx, g);
       p.k = n;
-      run(name, work, [&] { cuda::sm90::grouped_gemm_dgrad(ctx, {dy, w, g.groups, dx}); }, p, 1.8e-3);
+      run(
+          name, work,
+          [&] {
+            cuda::sm90::grouped_gemm_dgrad(ctx, {dy, w, g.groups, dx});
+          },
+          p, 1.8e-3);
     }
-    for (const auto& [kind, dtype, accumulate] : {std::tuple{"f32", DType::kF32, false}, {"bf16", DType::kBF16, false}, {"add", DType::kF32, true}}) {
+    for (const auto& [kind, dtype, accumulate] :
+         {std::tuple{"f32", DType::kF32, false}, {"bf16", DType::kBF16, false}, {"add", DType::kF32, true}}) {
       const std::string name = fmt::format("{}{} wgrad {}", prefix, layer, kind);
       if (s.even || !wanted(name)) continue;
       const DeviceTensor dy = test::random_device_tensor({g.rows(), n}, DType::kBF16, {1});
@@ -95,13 +109,18 @@ struct Bench {
       const DeviceTensor dw({s.experts, n, k}, dtype);
       test::zero(dw);
       const test::RefProduct p = ref_product(test::ref_operand(dy, true), test::ref_operand(x, true), dw, g);
-      run(name, work, [&, a = accumulate] { cuda::sm90::grouped_gemm_wgrad(ctx, {dy, x, g.groups, dw, a}); }, p,
-          dtype == DType::kF32 ? 1e-5 : 1.8e-3);
+      run(
+          name, work,
+          [&, a = accumulate] {
+            cuda::sm90::grouped_gemm_wgrad(ctx, {dy, x, g.groups, dw, a});
+          },
+          p, dtype == DType::kF32 ? 1e-5 : 1.8e-3);
     }
   }
 
   /// out [R, n] = x [R, k] w[e]^T in MXFP8: the forward product, and dgrad with the transposed copy of the weight.
-  void mxfp8(const Shape3& s, const TestGroups& g, const std::string& product, int64_t n, int64_t k, int64_t group, int64_t sections) {
+  void mxfp8(const Shape3& s, const TestGroups& g, const std::string& product, int64_t n, int64_t k, int64_t group,
+             int64_t sections) {
     const std::string name = fmt::format("mxfp8/{} {} {}", group, s.name, product);
     if (!wanted(name)) return;
     const auto x = test::random_activation(g.rows(), k, group, {});
@@ -109,7 +128,11 @@ struct Bench {
     const DeviceTensor out({g.rows(), n}, DType::kBF16);
     test::RefProduct p = ref_product(test::ref_operand(x.operand), test::ref_operand(w.operand), out, g);
     p.k = k;
-    run(name, 2.0 * static_cast<double>(g.total()) * n * k, [&] { cuda::sm90::mxfp8_grouped_gemm(ctx, {x.operand, w.operand, g.groups, out}); },
+    run(
+        name, 2.0 * static_cast<double>(g.total()) * n * k,
+        [&] {
+          cuda::sm90::mxfp8_grouped_gemm(ctx, {x.operand, w.operand, g.groups, out});
+        },
         p, 6e-4 + 1.7e-3);
   }
 
@@ -123,8 +146,12 @@ struct Bench {
     const DeviceTensor dw({s.experts, n, k}, DType::kF32);
     test::zero(dw);
     const test::RefProduct p = ref_product(test::ref_operand(dy.operand), test::ref_operand(x.operand), dw, g);
-    run(name, 2.0 * static_cast<double>(g.total()) * n * k,
-        [&] { cuda::sm90::mxfp8_grouped_wgrad(ctx, {dy.operand, x.operand, g.groups, dw, accumulate}); }, p, 6e-4);
+    run(
+        name, 2.0 * static_cast<double>(g.total()) * n * k,
+        [&] {
+          cuda::sm90::mxfp8_grouped_wgrad(ctx, {dy.operand, x.operand, g.groups, dw, accumulate});
+        },
+        p, 6e-4);
   }
 
   void shape_mxfp8(const Shape3& s, const TestGroups& g) {

@@ -1,5 +1,6 @@
 #pragma once
-// Barriers in shared memory that count arrivals and bytes. Phases alternate 0, 1, 0, ...; a wait names the phase that must be over.
+// Barriers in shared memory that count arrivals and bytes. Phases alternate 0, 1, 0, ...; a wait names the phase that must be
+// over.
 #include "cistron/cuda/device/ptx.cuh"
 
 namespace cistron::cuda::device {
@@ -28,8 +29,9 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/// Arrives at the barrier that lies at this address in block `rank` of the cluster. Releases what this block's threads see: enough to
-/// hand back a stage that was only read. (.release.cluster would put a fence over the whole card's memory in front, see bench/NOTES.md.)
+/// Arrives at the barrier that lies at this address in block `rank` of the cluster. Releases what this block's threads see:
+/// enough to hand back a stage that was only read. (.release.cluster would put a fence over the whole card's memory in front, see
+/// bench/NOTES.md.)
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier, int rank) {
   asm volatile(
       "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"

@@ -18,28 +18,30 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
 /// Brings a box here; its bytes count at `barrier`.
 __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap* map, BoxStart at, uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to), "l"(map),
-      "r"(barrier), "r"(at.column), "r"(at.row), "r"(at.outermost)
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(at.column), "r"(at.row), "r"(at.outermost)
       : "memory");
 }
 /// Brings it to the same place in every block of `ranks`, one bit each.
-__device__ __forceinline__ void load_box_multicast(uint32_t to, const CUtensorMap* map, BoxStart at, uint32_t barrier, uint16_t ranks) {
+__device__ __forceinline__ void load_box_multicast(uint32_t to, const CUtensorMap* map, BoxStart at, uint32_t barrier,
+                                                   uint16_t ranks) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%4, %5, %6}], [%2], "
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%4, %5, %6}], "
+      "[%2], "
       "%3;" ::"r"(to),
       "l"(map), "r"(barrier), "h"(ranks), "r"(at.column), "r"(at.row), "r"(at.outermost)
       : "memory");
 }
 /// `bytes`, address and place multiples of 16.
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
-               "r"(barrier)
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+               "r"(bytes), "r"(barrier)
                : "memory");
 }
 
 __device__ __forceinline__ void store_box(const CUtensorMap* map, BoxStart at, uint32_t from) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(from), "r"(at.column),
-               "r"(at.row), "r"(at.outermost)
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(from),
+               "r"(at.column), "r"(at.row), "r"(at.outermost)
                : "memory");
 }
 /// Adds to what is there.

@@ -1,7 +1,7 @@
 #pragma once
-// Products by a warpgroup: d[64, N] (+)= a[64, k] b[N, k]^T, operands in shared memory in rows of 128 bytes, swizzled, in panels of 64
-// rows (8 KiB); d in registers. k is 16 bf16 or 32 e4m3 values.
-// d[4i + 2h + j] is row 16 (warp % 4) + lane / 4 + 8h, column 8i + 2 (lane % 4) + j.
+// Products by a warpgroup: d[64, N] (+)= a[64, k] b[N, k]^T, operands in shared memory in rows of 128 bytes, swizzled, in panels
+// of 64 rows (8 KiB); d in registers. k is 16 bf16 or 32 e4m3 values. d[4i + 2h + j] is row 16 (warp % 4) + lane / 4 + 8h, column
+// 8i + 2 (lane % 4) + j.
 #include "cistron/cuda/device/ptx.cuh"
 
 namespace cistron::cuda::device {
@@ -64,24 +64,24 @@ struct Wgmma;
 #define CISTRON_REGISTERS_128 CISTRON_REGISTERS_96, CISTRON_D32(96)
 
 // P1, P2, P3: the numbers after the registers'.
-#define CISTRON_WGMMA(N, D, P1, P2, P3, P4, P5)                                                                                   \
-  template <Major kA, Major kB>                                                                                                   \
-  struct Wgmma<Bf16, N, kA, kB> {                                                                                                 \
-    __device__ static __forceinline__ void run(float (&d)[D], uint64_t a, uint64_t b, bool add) {                                 \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P3 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {"   \
-                   CISTRON_NAMES_##D "}, %" #P1 ", %" #P2 ", p, 1, 1, %" #P4 ", %" #P5 ";\n}"                                     \
-                   : CISTRON_REGISTERS_##D                                                                                        \
-                   : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kA == Major::kAcross), "n"(kB == Major::kAcross));           \
-    }                                                                                                                             \
-  };                                                                                                                              \
-  template <>                                                                                                                     \
-  struct Wgmma<E4m3, N, Major::kAlong, Major::kAlong> {                                                                           \
-    __device__ static __forceinline__ void run(float (&d)[D], uint64_t a, uint64_t b, bool add) {                                 \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P3 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {"   \
-                   CISTRON_NAMES_##D "}, %" #P1 ", %" #P2 ", p, 1, 1;\n}"                                                         \
-                   : CISTRON_REGISTERS_##D                                                                                        \
-                   : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                                 \
-    }                                                                                                                             \
+#define CISTRON_WGMMA(N, D, P1, P2, P3, P4, P5)                                                                         \
+  template <Major kA, Major kB>                                                                                         \
+  struct Wgmma<Bf16, N, kA, kB> {                                                                                       \
+    __device__ static __forceinline__ void run(float (&d)[D], uint64_t a, uint64_t b, bool add) {                       \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P3 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N                \
+                   "k16.f32.bf16.bf16 {" CISTRON_NAMES_##D "}, %" #P1 ", %" #P2 ", p, 1, 1, %" #P4 ", %" #P5 ";\n}"     \
+                   : CISTRON_REGISTERS_##D                                                                              \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kA == Major::kAcross), "n"(kB == Major::kAcross)); \
+    }                                                                                                                   \
+  };                                                                                                                    \
+  template <>                                                                                                           \
+  struct Wgmma<E4m3, N, Major::kAlong, Major::kAlong> {                                                                 \
+    __device__ static __forceinline__ void run(float (&d)[D], uint64_t a, uint64_t b, bool add) {                       \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P3 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N                \
+                   "k32.f32.e4m3.e4m3 {" CISTRON_NAMES_##D "}, %" #P1 ", %" #P2 ", p, 1, 1;\n}"                         \
+                   : CISTRON_REGISTERS_##D                                                                              \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                       \
+    }                                                                                                                   \
   };
 CISTRON_WGMMA(64, 32, 32, 33, 34, 35, 36)
 CISTRON_WGMMA(96, 48, 48, 49, 50, 51, 52)

@@ -1,8 +1,8 @@
 #pragma once
 // What becomes of a finished tile: an epilogue is a type with
 //   kColumns                        columns of one piece: 128 bytes of output
-//   write(staging, d, lane)         this warp's piece [16, kColumns] from 4 registers for each 8 columns, rows of 128 bytes, swizzled
-//   store(map, at, staging)         one thread: the piece to global memory
+//   write(staging, d, lane)         this warp's piece [16, kColumns] from 4 registers for each 8 columns, rows of 128 bytes,
+//   swizzled store(map, at, staging)         one thread: the piece to global memory
 // Each warp stores its own 16 rows, some pieces in flight, without waiting for the others.
 #include <cuda_bf16.h>
 
@@ -47,7 +47,8 @@ struct StoreF32 {
 #pragma unroll
     for (int i = 0; i < kColumns / 8; ++i, d += 4) {
       const int chunk = 2 * i + lane % 4 / 2;
-      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(chunk_address(staging, row, chunk) + half), "f"(d[0]), "f"(d[1]) : "memory");
+      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(chunk_address(staging, row, chunk) + half), "f"(d[0]), "f"(d[1])
+                   : "memory");
       asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(chunk_address(staging, row + 8, chunk) + half), "f"(d[2]), "f"(d[3])
                    : "memory");
     }
@@ -66,7 +67,8 @@ struct AddF32 : StoreF32 {
 
 /// This warp's 16 rows of a tile, `at` its first element, through kBuffers pieces of shared memory.
 template <class Epilogue, int kBuffers, int kRegisters>
-__device__ __forceinline__ void store_rows(const CUtensorMap* map, device::BoxStart at, uint32_t staging, const float (&d)[kRegisters]) {
+__device__ __forceinline__ void store_rows(const CUtensorMap* map, device::BoxStart at, uint32_t staging,
+                                           const float (&d)[kRegisters]) {
   constexpr int kPieces = 2 * kRegisters / Epilogue::kColumns;
   const int lane = device::lane_index();
 #pragma unroll

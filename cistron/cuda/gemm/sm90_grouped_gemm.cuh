@@ -1,7 +1,7 @@
 #pragma once
-// Persistent grouped product. Clusters of two blocks; each block has two math warpgroups, 64 rows of the tile each, one thread that
-// feeds them through the copy engine, and where scales are many a warp that decodes them. `Mainloop` and `Epilogue` are types (`sm90_*_mainloop.cuh`, `sm90_epilogue.cuh`).
-// Deterministic: each element of out is one chain of sums in a fixed order.
+// Persistent grouped product. Clusters of two blocks; each block has two math warpgroups, 64 rows of the tile each, one thread
+// that feeds them through the copy engine, and where scales are many a warp that decodes them. `Mainloop` and `Epilogue` are
+// types (`sm90_*_mainloop.cuh`, `sm90_epilogue.cuh`). Deterministic: each element of out is one chain of sums in a fixed order.
 #include "cistron/cuda/device/wgmma.cuh"
 #include "cistron/cuda/gemm/sm90_epilogue.cuh"
 #include "cistron/cuda/gemm/sm90_tile.cuh"
@@ -18,7 +18,8 @@ struct Stages {
   static constexpr uint32_t kBBytes = Mainloop::kTileN * 128;
   static constexpr uint32_t kStageBytes = kABytes + kBBytes;
   static constexpr int kStages = Mainloop::kStages;
-  // Of 227 KiB: 4 x 48 KiB of operands and 32 KiB of staging, or 3 x 48 and 64; the rest for scales, barriers and the experts' table.
+  // Of 227 KiB: 4 x 48 KiB of operands and 32 KiB of staging, or 3 x 48 and 64; the rest for scales, barriers and the experts'
+  // table.
   static constexpr uint32_t kStagingBytes = Mainloop::kBuffers * kPieceBytes;  // of one warp
   static constexpr uint32_t kStaging = kStages * kStageBytes;
   static constexpr uint32_t kScales = kStaging + kMathWarps * kStagingBytes;
@@ -41,8 +42,8 @@ constexpr int kBoxRows = kMajor == device::Major::kAlong ? kRows / kClusterSize 
 
 /// An operand's part of a stage, kRows of its rows: all boxes for this block, or this block's share of them for both.
 template <device::Major kMajor, int kRows>
-__device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap* map, int row, int k, int outermost, bool shared, int rank,
-                                             uint32_t barrier) {
+__device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap* map, int row, int k, int outermost, bool shared,
+                                             int rank, uint32_t barrier) {
   constexpr int kBox = kBoxRows<kMajor, kRows>;
   constexpr int kShare = kRows / kBox / kClusterSize;
   const auto at = [&](int box) -> device::BoxStart {
@@ -72,7 +73,8 @@ __device__ __forceinline__ void feed(const Problem& p, Stages<Mainloop>& stages,
       const int k = tile.first_k + block * Mainloop::kBlockK;
       device::barrier_expect(full, Stages<Mainloop>::kStageBytes + Mainloop::scale_bytes(p, tile));
       load_operand<Mainloop::kA, kTileM>(stages.a(), &p.a, tile.row, k, 0, tile.shares_a, rank, full);
-      load_operand<Mainloop::kB, Mainloop::kTileN>(stages.b(), &p.b, tile.n, k, kRagged ? 0 : tile.expert, !tile.shares_a, rank, full);
+      load_operand<Mainloop::kB, Mainloop::kTileN>(stages.b(), &p.b, tile.n, k, kRagged ? 0 : tile.expert, !tile.shares_a, rank,
+                                                   full);
       Mainloop::load_scales(p, tile, k, stages.scales(), full);
       stages.pipeline.advance();
     }
@@ -110,7 +112,8 @@ __device__ __forceinline__ void multiply(const Problem& p, Stages<Mainloop>& sta
 }
 
 template <class Mainloop, class Epilogue, bool kRagged>
-__global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads, 1) grouped_gemm_kernel(const __grid_constant__ Problem p) {
+__global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads, 1)
+    grouped_gemm_kernel(const __grid_constant__ Problem p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   Stages<Mainloop> stages{device::shared_address(shared)};
   int* ends = reinterpret_cast<int*>(shared + Stages<Mainloop>::kTable);

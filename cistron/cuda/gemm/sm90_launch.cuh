@@ -49,7 +49,8 @@ void launch(Context& ctx, const Problem& p) {
   const auto kernel = grouped_gemm_kernel<Mainloop, Epilogue, kRagged>;
   const int64_t bytes = Stages<Mainloop>::kTable + int64_t{4} * p.experts;
   const int64_t limit = shared_memory_per_block(ctx);
-  CISTRON_CHECK(bytes <= limit, "[grouped_gemm] {} experts on one device: at most {}", p.experts, (limit - Stages<Mainloop>::kTable) / 4);
+  CISTRON_CHECK(bytes <= limit, "[grouped_gemm] {} experts on one device: at most {}", p.experts,
+                (limit - Stages<Mainloop>::kTable) / 4);
   const int blocks = multiprocessors(ctx) / kClusterSize * kClusterSize;
   CISTRON_CHECK(blocks > 0, "[grouped_gemm] an sm_budget of {}: at least {} wanted", ctx.sm_budget, kClusterSize);
   CISTRON_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));

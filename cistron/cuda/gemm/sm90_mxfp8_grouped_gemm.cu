@@ -28,13 +28,15 @@ void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args) {
     return rows_times_weights<Mxfp8Group32>(ctx, args, w.sections);
   }
   CISTRON_CHECK(w.block_rows == 128 && (w.sections == 1 || w.rows() / w.sections % 128 == 0),
-                "[mxfp8_grouped_gemm] weight blocks of {} rows in {} parts of {}: blocks of 128 wanted", w.block_rows, w.sections, w.rows());
+                "[mxfp8_grouped_gemm] weight blocks of {} rows in {} parts of {}: blocks of 128 wanted", w.block_rows, w.sections,
+                w.rows());
   rows_times_weights<Mxfp8Group128>(ctx, args, 1);
 }
 
 void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args) {
   using Mainloop = Mxfp8Group128Wgrad;
-  CISTRON_CHECK(args.dy.group == 128, "[mxfp8_grouped_wgrad] scale groups of {}: 128 wanted (group 32 contracts rows in bf16)", args.dy.group);
+  CISTRON_CHECK(args.dy.group == 128, "[mxfp8_grouped_wgrad] scale groups of {}: 128 wanted (group 32 contracts rows in bf16)",
+                args.dy.group);
   Problem p = problem_of<Mainloop>(args.dy.elements, args.x.elements, args.out, args.groups);
   p.m = narrow<int>(args.dy.rows());
   p.a_scales = args.dy.scales.data<uint8_t>();

@@ -1,6 +1,6 @@
 #pragma once
-// Products of e4m3 elements whose E8M0 scales are shared along the contraction. The tensor core adds up one scale group at most (it keeps
-// about 13 fraction bits); partial sums are promoted: d += scale of row x scale of column x partial, in f32.
+// Products of e4m3 elements whose E8M0 scales are shared along the contraction. The tensor core adds up one scale group at most
+// (it keeps about 13 fraction bits); partial sums are promoted: d += scale of row x scale of column x partial, in f32.
 #include "cistron/cuda/device/tma.cuh"
 #include "cistron/cuda/device/wgmma.cuh"
 #include "cistron/cuda/gemm/sm90_tile.cuh"
@@ -30,13 +30,15 @@ __device__ __forceinline__ float2 shared_float2(uint32_t address) {
 }
 __device__ __forceinline__ float4 shared_float4(uint32_t address) {
   float4 value;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "r"(address));
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(address));
   return value;
 }
 /// Floats of a word's four scales.
 __device__ __forceinline__ void decode_word(uint32_t word, uint32_t to) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(decode_scale(word & 0xffU)), "f"(decode_scale(word >> 8 & 0xffU)),
-               "f"(decode_scale(word >> 16 & 0xffU)), "f"(decode_scale(word >> 24))
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(decode_scale(word & 0xffU)),
+               "f"(decode_scale(word >> 8 & 0xffU)), "f"(decode_scale(word >> 16 & 0xffU)), "f"(decode_scale(word >> 24))
                : "memory");
 }
 
@@ -57,7 +59,8 @@ __device__ __forceinline__ void start_partial(float (&part)[N / 2], uint64_t a, 
   device::wgmma_begin();
 #pragma unroll
   for (int k = 0; k < kSteps; ++k)
-    Mma::run(part, a + k * device::kOperandStep<device::Major::kAlong>, b + k * device::kOperandStep<device::Major::kAlong>, k > 0);
+    Mma::run(part, a + k * device::kOperandStep<device::Major::kAlong>, b + k * device::kOperandStep<device::Major::kAlong>,
+             k > 0);
   device::wgmma_commit();
   device::wgmma_pin(part);
 }
@@ -69,7 +72,8 @@ __device__ __forceinline__ void promote(float (&d)[kAll], const float (&part)[kC
   for (int i = 0; i < kCount; ++i) d[kFirst + i] += (i % 4 < 2 ? upper : lower) * part[i];
 }
 
-/// Rows by expert, groups of 128, weights in blocks of 128 x 128: a tile of 256 columns, promoted in halves of one weight scale each.
+/// Rows by expert, groups of 128, weights in blocks of 128 x 128: a tile of 256 columns, promoted in halves of one weight scale
+/// each.
 struct Mxfp8Group128 : Mxfp8Operands {
   static constexpr int kTileN = 256;
   static constexpr int kStages = 4;
@@ -148,7 +152,8 @@ struct Mxfp8Group128Wgrad : Mxfp8Operands {
 
   /// As `promote`, columns scaled too; `columns` is where this thread's first column's scale lies.
   template <int kFirst, int kCount, int kAll>
-  __device__ static __forceinline__ void promote_columns(float (&d)[kAll], const float (&part)[kCount], float upper, float lower, uint32_t columns) {
+  __device__ static __forceinline__ void promote_columns(float (&d)[kAll], const float (&part)[kCount], float upper, float lower,
+                                                         uint32_t columns) {
 #pragma unroll
     for (int i = 0; i < kCount; i += 4) {
       const float2 scale = shared_float2(columns + 8 * i);
@@ -192,22 +197,23 @@ struct Mxfp8Group128Wgrad : Mxfp8Operands {
   }
 };
 
-/// Rows by expert, groups of 32, weights in blocks of 96 rows x 32: a tile of 192 columns, two partial sums in turns, so that one is
-/// promoted while the next is made.
+/// Rows by expert, groups of 32, weights in blocks of 96 rows x 32: a tile of 192 columns, two partial sums in turns, so that one
+/// is promoted while the next is made.
 struct Mxfp8Group32 : Mxfp8Operands {
   static constexpr int kTileN = 192;
   static constexpr int kHalf = kTileN / 2;
   static constexpr int kSteps = 8;  // of a K block: four groups, two halves
   static constexpr int kStages = 4;
   static constexpr int kBuffers = 3;
-  static constexpr uint32_t kScaleBytes = 4 * kTileM;            // [4 groups][rows]
+  static constexpr uint32_t kScaleBytes = 4 * kTileM;           // [4 groups][rows]
   static constexpr uint32_t kDecodedBytes = 16 * (kTileM + 2);  // [rows][4 groups], [2 halves of the columns][4 groups]
 
   __device__ static uint32_t scale_bytes(const Problem&, const Tile&) { return kScaleBytes; }
   __device__ static void load_scales(const Problem& p, const Tile& tile, int k, uint32_t to, uint32_t barrier) {
     const uint8_t* from = p.a_scales + static_cast<int64_t>(k / 32) * p.a_scale_pitch + tile.row;
 #pragma unroll
-    for (int group = 0; group < 4; ++group) device::load_bytes(to + group * kTileM, from + group * p.a_scale_pitch, kTileM, barrier);
+    for (int group = 0; group < 4; ++group)
+      device::load_bytes(to + group * kTileM, from + group * p.a_scale_pitch, kTileM, barrier);
   }
 
   /// Four rows a lane, their four groups turned to lie together; the first two lanes also take a half's weight scales.
@@ -249,7 +255,8 @@ struct Mxfp8Group32 : Mxfp8Operands {
       stages.pipeline.wait_decoded();
       const float4 uppers = shared_float4(stages.decoded() + 16 * row);
       const float4 lowers = shared_float4(stages.decoded() + 16 * (row + 8));
-      const float4 weights[2] = {shared_float4(stages.decoded() + 16 * kTileM), shared_float4(stages.decoded() + 16 * (kTileM + 1))};
+      const float4 weights[2] = {shared_float4(stages.decoded() + 16 * kTileM),
+                                 shared_float4(stages.decoded() + 16 * (kTileM + 1))};
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         float(&part)[kHalf / 2] = parts[step % 2];

@@ -1,7 +1,7 @@
 #pragma once
-// Shared-memory stages between the copy engine and the math warpgroups of both blocks of a cluster. A stage is full when its bytes have
-// come, decoded when a warp has made floats of its scales (where the main loop wants that), and empty when the math warps of both blocks
-// are done with it, since either block's copies may write into both.
+// Shared-memory stages between the copy engine and the math warpgroups of both blocks of a cluster. A stage is full when its
+// bytes have come, decoded when a warp has made floats of its scales (where the main loop wants that), and empty when the math
+// warps of both blocks are done with it, since either block's copies may write into both.
 #include "cistron/cuda/device/mbarrier.cuh"
 
 namespace cistron::cuda::sm90 {

@@ -1,8 +1,8 @@
 #pragma once
 // Which output tile comes when, on Hopper. Tiles are kTileM x tile_n; two blocks of a cluster make a pair of tiles that share one
-// operand: two rows of tiles over the same columns (shared: B), or, in the last row where their number is odd, two columns of tiles
-// (shared: A). Pairs are numbered so that those in flight lie in a square-like window and their operands in the L2 cache. Host and
-// device: plain arithmetic, tested on the host.
+// operand: two rows of tiles over the same columns (shared: B), or, in the last row where their number is odd, two columns of
+// tiles (shared: A). Pairs are numbered so that those in flight lie in a square-like window and their operands in the L2 cache.
+// Host and device: plain arithmetic, tested on the host.
 #include <cstdint>
 
 #ifdef __CUDACC__

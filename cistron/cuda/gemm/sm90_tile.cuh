@@ -19,22 +19,22 @@ struct Problem {
   const uint8_t* b_scales;  // the same, or of weights [E, b_scale_blocks, b_scale_pitch]
   int a_scale_pitch, b_scale_pitch, b_scale_blocks;
   int experts;
-  int m;         // rows of out, where the contraction is by expert
-  int n;         // columns of a section of out
-  int sections;  // parts of the columns in which tiles are counted afresh
-  int k;         // contraction, where the rows are by expert
+  int m;            // rows of out, where the contraction is by expert
+  int n;            // columns of a section of out
+  int sections;     // parts of the columns in which tiles are counted afresh
+  int k;            // contraction, where the rows are by expert
   bool skip_empty;  // contraction by expert: leave the outputs of experts without rows alone
 };
 
 /// One block's tile.
 struct Tile {
   int expert;
-  int row;       // first row, of A and of out
-  int rows;      // from there on, how many count; none where the tile is not stored
-  int n;         // first row of B
-  int section;   // of out's columns
-  int column;    // first of out, in its section
-  int first_k;   // where the contraction starts
+  int row;      // first row, of A and of out
+  int rows;     // from there on, how many count; none where the tile is not stored
+  int n;        // first row of B
+  int section;  // of out's columns
+  int column;   // first of out, in its section
+  int first_k;  // where the contraction starts
   int k_blocks;
   bool shares_a;
 };
@@ -66,18 +66,19 @@ template <bool kRagged, int kTileN, int kBlockK>
 class TileWalk {
  public:
   __device__ TileWalk(const Problem& p, const int* ends)
-      : p_(p), ends_(ends), pair_(static_cast<int>(blockIdx.x) / kClusterSize), rank_(device::cluster_rank()) {}
+      : p_(p), ends_(ends), pair_(static_cast<int>(blockIdx.x) / kClusterSize) {}
 
   __device__ bool next(Tile& tile) {
     if (pair_ >= ends_[p_.experts - 1]) return false;
     find_expert();
     const int m = kRagged ? p_.m : count_;
     const int n_tiles = column_tiles(p_, kTileN);
-    const TilePair at = TileGrid{(m + kTileM - 1) / kTileM, n_tiles}.at(pair_ - first_);
-    const int local = (at.m + (at.shares_a ? 0 : rank_)) * kTileM;
+    const TilePair at = TileGrid{(m + kTileM - 1) / kTileM, n_tiles}.at(pair_ - before(expert_));
+    const int rank = device::cluster_rank();
+    const int local = (at.m + (at.shares_a ? 0 : rank)) * kTileM;
     tile.expert = expert_;
     tile.row = (kRagged ? 0 : start_) + local;
-    const int wanted = at.n + (at.shares_a ? rank_ : 0);
+    const int wanted = at.n + (at.shares_a ? rank : 0);
     const int n = wanted < n_tiles ? wanted : n_tiles - 1;  // an odd tile's partner repeats it, and stores nothing
     const int section_tiles = n_tiles / p_.sections;
     tile.rows = wanted < n_tiles ? m - local : 0;
@@ -95,20 +96,18 @@ class TileWalk {
   /// Reads global memory only where an expert begins: the tiles wait for this.
   __device__ void find_expert() {
     if (expert_ >= 0 && pair_ < ends_[expert_]) return;
-    do {
-      first_ = expert_ < 0 ? 0 : ends_[expert_];
-      ++expert_;
-    } while (pair_ >= ends_[expert_]);
+    do ++expert_;
+    while (pair_ >= ends_[expert_]);
     start_ = p_.starts[expert_];
     count_ = p_.counts[expert_];
   }
 
+  [[nodiscard]] __device__ int before(int expert) const { return expert == 0 ? 0 : ends_[expert - 1]; }
+
   const Problem& p_;
   const int* ends_;
   int pair_;
-  int rank_;
   int expert_ = -1;
-  int first_ = 0;
   int start_ = 0;
   int count_ = 0;
 };

@@ -5,9 +5,7 @@
 namespace cistron::cuda {
 namespace {
 
-ErrorKind kind_of(cudaError_t code) {
-  return code == cudaErrorMemoryAllocation ? ErrorKind::kOutOfSpace : ErrorKind::kFailed;
-}
+ErrorKind kind_of(cudaError_t code) { return code == cudaErrorMemoryAllocation ? ErrorKind::kOutOfSpace : ErrorKind::kFailed; }
 
 int attribute(const Context& ctx, cudaDeviceAttr wanted) {
   int value = 0;
@@ -18,7 +16,8 @@ int attribute(const Context& ctx, cudaDeviceAttr wanted) {
 }  // namespace
 
 CudaError::CudaError(cudaError_t code, const char* call, const char* file, int line)
-    : Error(kind_of(code), fmt::format("CUDA: {} ({}): {}:{}: {}", cudaGetErrorName(code), cudaGetErrorString(code), file, line, call)),
+    : Error(kind_of(code),
+            fmt::format("CUDA: {} ({}): {}:{}: {}", cudaGetErrorName(code), cudaGetErrorString(code), file, line, call)),
       code_(code) {}
 
 int device_count() {

@@ -1,6 +1,6 @@
 #pragma once
-// The CUDA runtime as the backend uses it: checked calls, this context's stream, what its card has. Linked statically; the driver is
-// found at run time (`tensor_map.h`), so that programs start where there is none.
+// The CUDA runtime as the backend uses it: checked calls, this context's stream, what its card has. Linked statically; the driver
+// is found at run time (`tensor_map.h`), so that programs start where there is none.
 #include <cuda_runtime_api.h>
 
 #include "cistron/core/context.h"
@@ -36,8 +36,8 @@ int compute_capability(const Context& ctx);
 }  // namespace cistron::cuda
 
 /// Throws `CudaError` unless the call gives cudaSuccess. After a launch: CISTRON_CUDA_CHECK(cudaGetLastError()).
-#define CISTRON_CUDA_CHECK(call)                                                               \
-  do {                                                                                         \
-    if (const cudaError_t cuda_code_ = (call); cuda_code_ != cudaSuccess) [[unlikely]]         \
-      throw ::cistron::cuda::CudaError(cuda_code_, #call, __FILE__, __LINE__);                 \
+#define CISTRON_CUDA_CHECK(call)                                                       \
+  do {                                                                                 \
+    if (const cudaError_t cuda_code_ = (call); cuda_code_ != cudaSuccess) [[unlikely]] \
+      throw ::cistron::cuda::CudaError(cuda_code_, #call, __FILE__, __LINE__);         \
   } while (false)
