@@ -89,8 +89,7 @@ __device__ __forceinline__ void decode(const Problem& p, Stages<Mainloop>& stage
     for (int block = 0; block < tile.k_blocks; ++block) {
       stages.pipeline.wait_full();
       Mainloop::decode_scales(p, tile, block, stages.scales(), stages.decoded());
-      __syncwarp();
-      if (device::lane_index() == 0) device::barrier_arrive(stages.pipeline.decoded());
+      device::barrier_arrive(stages.pipeline.decoded());
       stages.pipeline.advance();
     }
   }

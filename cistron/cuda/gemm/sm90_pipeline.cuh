@@ -27,7 +27,7 @@ struct Pipeline {
     for (int s = 0; s < kStages; ++s) {
       device::barrier_init(barriers + s * 8, 1);
       device::barrier_init(barriers + (kStages + s) * 8, kMathWarps * kClusterSize);
-      device::barrier_init(barriers + (2 * kStages + s) * 8, 1);
+      device::barrier_init(barriers + (2 * kStages + s) * 8, device::kWarp);
     }
     device::fence_barrier_init();
   }
