@@ -30,7 +30,7 @@ void grouped_gemm_forward(Context& ctx, const GroupedGemmForward& args) {
   check_weights(kOp, args.w, args.groups);
   check_rows(kOp, "x", args.x, args.groups, args.w.dim(2), args.w.dtype());
   check_rows(kOp, "out", args.out, args.groups, args.w.dim(1), out_dtype(args.out, args.w.dtype()));
-  dispatch(kOp, ctx, args, cpu::grouped_gemm_forward);
+  dispatch(kOp, ctx, args, cpu::grouped_gemm_forward, cuda::grouped_gemm_forward);
 }
 
 void grouped_gemm_dgrad(Context& ctx, const GroupedGemmDgrad& args) {
@@ -38,7 +38,7 @@ void grouped_gemm_dgrad(Context& ctx, const GroupedGemmDgrad& args) {
   check_weights(kOp, args.w, args.groups);
   check_rows(kOp, "dy", args.dy, args.groups, args.w.dim(1), args.w.dtype());
   check_rows(kOp, "out", args.out, args.groups, args.w.dim(2), out_dtype(args.out, args.w.dtype()));
-  dispatch(kOp, ctx, args, cpu::grouped_gemm_dgrad);
+  dispatch(kOp, ctx, args, cpu::grouped_gemm_dgrad, cuda::grouped_gemm_dgrad);
 }
 
 void grouped_gemm_wgrad(Context& ctx, const GroupedGemmWgrad& args) {
@@ -48,7 +48,7 @@ void grouped_gemm_wgrad(Context& ctx, const GroupedGemmWgrad& args) {
   check_tensor(kOp, "out", args.out, {args.groups.num_experts(), args.out.dim(1), args.out.dim(2)}, DType::kF32);
   check_rows(kOp, "dy", args.dy, args.groups, args.out.dim(1), args.x.dtype());
   check_rows(kOp, "x", args.x, args.groups, args.out.dim(2), args.x.dtype());
-  dispatch(kOp, ctx, args, cpu::grouped_gemm_wgrad);
+  dispatch(kOp, ctx, args, cpu::grouped_gemm_wgrad, cuda::grouped_gemm_wgrad);
 }
 
 }  // namespace cistron::ops

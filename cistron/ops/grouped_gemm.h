@@ -5,7 +5,8 @@
 //   dgrad:   dx[r, :] = dy[r, :] w[e]
 //   wgrad:   dw[e]    = sum over r of dy[r, :]^T x[r, :]   (f32; zeros, or an untouched accumulator, for an expert without rows)
 // Pad rows of outputs may hold anything. Outputs must not alias operands. Any counts, 0 included.
-// Source: "grouped GEMM"; dy and x of wgrad may hold anything in pad rows on the CPU; backends that contract whole tiles need zeros.
+// Source: "grouped GEMM"; dy and x of wgrad may hold anything in pad rows on the CPU; backends that contract whole tiles need
+// zeros.
 #include "cistron/ops/groups.h"
 
 namespace cistron::ops {
@@ -42,3 +43,10 @@ void grouped_gemm_forward(Context& ctx, const ops::GroupedGemmForward& args);
 void grouped_gemm_dgrad(Context& ctx, const ops::GroupedGemmDgrad& args);
 void grouped_gemm_wgrad(Context& ctx, const ops::GroupedGemmWgrad& args);
 }  // namespace cistron::cpu
+
+// Hopper's own kernels for bf16 there, the portable ones for f32 and on other cards since sm_80.
+namespace cistron::cuda {
+void grouped_gemm_forward(Context& ctx, const ops::GroupedGemmForward& args);
+void grouped_gemm_dgrad(Context& ctx, const ops::GroupedGemmDgrad& args);
+void grouped_gemm_wgrad(Context& ctx, const ops::GroupedGemmWgrad& args);
+}  // namespace cistron::cuda

@@ -23,7 +23,7 @@ void mxfp8_grouped_gemm(Context& ctx, const Mxfp8GroupedGemm& args) {
                 args.w.elements.dim(0), args.groups.num_experts());
   check_tensor(kOp, "out", args.out, {args.x.rows(), args.w.rows()},
                args.out.dtype() == DType::kBF16 ? DType::kBF16 : DType::kF32);
-  dispatch(kOp, ctx, args, cpu::mxfp8_grouped_gemm);
+  dispatch(kOp, ctx, args, cpu::mxfp8_grouped_gemm, cuda::mxfp8_grouped_gemm);
 }
 
 void mxfp8_grouped_wgrad(Context& ctx, const Mxfp8GroupedWgrad& args) {
@@ -31,7 +31,7 @@ void mxfp8_grouped_wgrad(Context& ctx, const Mxfp8GroupedWgrad& args) {
   check_pair(kOp, args.dy, args.x);
   CISTRON_CHECK(!args.dy.is_weight() && !args.x.is_weight(), "[{}] wants transposed activations", kOp);
   check_tensor(kOp, "out", args.out, {args.groups.num_experts(), args.dy.rows(), args.x.rows()}, DType::kF32);
-  dispatch(kOp, ctx, args, cpu::mxfp8_grouped_wgrad);
+  dispatch(kOp, ctx, args, cpu::mxfp8_grouped_wgrad, cuda::mxfp8_grouped_wgrad);
 }
 
 }  // namespace cistron::ops

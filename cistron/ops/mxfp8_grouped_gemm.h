@@ -34,3 +34,9 @@ namespace cistron::cpu {
 void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args);
 void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args);
 }  // namespace cistron::cpu
+
+// The portable kernels, which decode to bf16, since sm_80.
+namespace cistron::cuda {
+void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args);
+void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args);
+}  // namespace cistron::cuda

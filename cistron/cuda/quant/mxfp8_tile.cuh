@@ -1,7 +1,8 @@
 #pragma once
 // A 128 x 128 tile of values in the registers of 256 threads, read once, from which both copies are encoded.
 // Warp w holds rows 16 w to 16 w + 15: lanes 0-15 the first eight, lanes 16-31 the last eight; lane l has eight columns from
-// 8 (l % 16). So a thread owns an 8 x 8 block: its rows make row-wise stores, its columns 8 consecutive bytes of the transposed copy.
+// 8 (l % 16). So a thread owns an 8 x 8 block: its rows make row-wise stores, its columns 8 bytes of a line of the
+// transposed copy.
 #include <cuda_bf16.h>
 
 #include "cistron/cuda/quant/mxfp8_convert.cuh"

@@ -1,0 +1,33 @@
+// Which kernels run the grouped products: by the card and the dtype, nothing else. No device code; `.cu` since it needs nvcc's
+// build.
+#include "cistron/cuda/gemm/portable.h"
+#include "cistron/cuda/gemm/sm90_grouped_gemm.h"
+#include "cistron/cuda/runtime/runtime.h"
+
+namespace cistron::cuda {
+namespace {
+
+/// wgmma is Hopper's alone: not 8.x, and not what came after.
+bool hopper_takes(const Context& ctx, const Tensor& operand) {
+  return operand.dtype() == DType::kBF16 && compute_capability(ctx) == 90;
+}
+
+}  // namespace
+
+void grouped_gemm_forward(Context& ctx, const ops::GroupedGemmForward& args) {
+  hopper_takes(ctx, args.x) ? sm90::grouped_gemm_forward(ctx, args) : portable::grouped_gemm_forward(ctx, args);
+}
+
+void grouped_gemm_dgrad(Context& ctx, const ops::GroupedGemmDgrad& args) {
+  hopper_takes(ctx, args.dy) ? sm90::grouped_gemm_dgrad(ctx, args) : portable::grouped_gemm_dgrad(ctx, args);
+}
+
+void grouped_gemm_wgrad(Context& ctx, const ops::GroupedGemmWgrad& args) {
+  hopper_takes(ctx, args.x) ? sm90::grouped_gemm_wgrad(ctx, args) : portable::grouped_gemm_wgrad(ctx, args);
+}
+
+void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args) { portable::mxfp8_grouped_gemm(ctx, args); }
+
+void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args) { portable::mxfp8_grouped_wgrad(ctx, args); }
+
+}  // namespace cistron::cuda
