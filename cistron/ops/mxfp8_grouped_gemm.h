@@ -35,7 +35,7 @@ void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args);
 void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args);
 }  // namespace cistron::cpu
 
-// The portable kernels, which decode to bf16, since sm_80.
+// Hopper's own kernels there (wgrad: group 128), the portable ones elsewhere since sm_80, which decode to bf16.
 namespace cistron::cuda {
 void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args);
 void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args);

@@ -7,10 +7,9 @@
 namespace cistron::cuda {
 namespace {
 
-/// wgmma is Hopper's alone: not 8.x, and not what came after.
-bool hopper_takes(const Context& ctx, const Tensor& operand) {
-  return operand.dtype() == DType::kBF16 && compute_capability(ctx) == 90;
-}
+/// wgmma and the bulk copy engine are Hopper's alone: not 8.x, and not what came after.
+bool on_hopper(const Context& ctx) { return compute_capability(ctx) == 90; }
+bool hopper_takes(const Context& ctx, const Tensor& operand) { return operand.dtype() == DType::kBF16 && on_hopper(ctx); }
 
 }  // namespace
 
@@ -26,8 +25,13 @@ void grouped_gemm_wgrad(Context& ctx, const ops::GroupedGemmWgrad& args) {
   hopper_takes(ctx, args.x) ? sm90::grouped_gemm_wgrad(ctx, args) : portable::grouped_gemm_wgrad(ctx, args);
 }
 
-void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args) { portable::mxfp8_grouped_gemm(ctx, args); }
+void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args) {
+  on_hopper(ctx) ? sm90::mxfp8_grouped_gemm(ctx, args) : portable::mxfp8_grouped_gemm(ctx, args);
+}
 
-void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args) { portable::mxfp8_grouped_wgrad(ctx, args); }
+void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args) {
+  const bool hopper = args.dy.group == 128 && on_hopper(ctx);
+  hopper ? sm90::mxfp8_grouped_wgrad(ctx, args) : portable::mxfp8_grouped_wgrad(ctx, args);
+}
 
 }  // namespace cistron::cuda
