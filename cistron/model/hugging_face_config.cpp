@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "cistron/core/error.h"
+#include "cistron/io/json.h"
 #include "cistron/model/hugging_face.h"
 
 namespace cistron::model {
@@ -21,7 +22,7 @@ json read_json(const fs::path& file) {
   if (!in) refuse(file, "cannot read the model's configuration", "a Hugging Face directory holds a config.json");
   std::stringstream text;
   text << in.rdbuf();
-  json parsed = json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  json parsed = io::parse_json(text.str(), file.string());
   if (!parsed.is_object()) refuse(file, "not a JSON object", "write the model again with save_pretrained");
   return parsed;
 }

@@ -166,7 +166,7 @@ TEST_F(HuggingFace, ConfigsOfOtherModelsAreRefused) {
   EXPECT_THAT(refused([](auto& c) { c["num_experts_per_tok"] = 99; }), HasSubstr("only 5 experts"));
   EXPECT_EQ(refused([](auto& c) { c.erase("rope_parameters"); }), "");  // the older spelling is there too
   std::ofstream(directory_ / "config.json") << "{\"hidden_size\": ";
-  EXPECT_THAT(error_of([&] { model::read_hugging_face_config(directory_); }), HasSubstr("not a JSON object"));
+  EXPECT_THAT(error_of([&] { model::read_hugging_face_config(directory_); }), HasSubstr("broken JSON"));
 }
 
 TEST_F(HuggingFace, AClampIsNotExported) {
