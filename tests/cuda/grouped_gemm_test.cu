@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <random>
 
 #include "cistron/cuda/gemm/sm90_grouped_gemm.h"
 #include "tests/cuda/reference.cuh"
@@ -126,6 +127,20 @@ TEST_F(Sm90GroupedGemm, WrongReferencesAreRejected) {
       const Deviation d = run({product, {200, 128, 300}, 512, 512, DType::kF32}, {.seed = 3}, tamper);
       EXPECT_GT(d.relative(), 100 * tolerance(DType::kF32)) << "product " << static_cast<int>(product);
     }
+}
+
+TEST_F(Sm90GroupedGemm, RandomShapes) {
+  std::mt19937 generator(2026);
+  const auto up_to = [&](uint32_t bound) { return static_cast<int32_t>(generator() % bound); };
+  for (int draw = 0; draw < 200; ++draw) {
+    std::vector<int32_t> counts(1 + up_to(12));
+    for (int32_t& count : counts) count = up_to(3) == 0 ? up_to(4) : up_to(500);
+    const Case c{kProducts[draw % 4], counts, 16 * (1 + up_to(60)), 16 * (1 + up_to(60)), DType::kF32};
+    const Deviation d = run(c, {.seed = 1000 + static_cast<uint64_t>(draw)});
+    EXPECT_TRUE(d.reference2 == 0 ? d.different == 0 : d.relative() <= tolerance(DType::kF32))
+        << "draw " << draw << " product " << draw % 4 << " experts " << counts.size() << " n " << c.n << " k " << c.k
+        << ": error " << d.relative();
+  }
 }
 
 TEST_F(Sm90GroupedGemm, TakesAnyBudgetOfMultiprocessors) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <random>
 
 #include "cistron/cuda/gemm/sm90_grouped_gemm.h"
 #include "tests/cuda/mx_operands.cuh"
@@ -102,6 +103,22 @@ TEST_F(Sm90Mxfp8GroupedGemm, AgreesWithFloat64) {
       EXPECT_TRUE(d.reference2 == 0 ? d.different == 0 : d.relative() <= tolerance(c.group))
           << c << ": error " << d.relative() << ", not finite " << d.not_finite;
     }
+}
+
+TEST_F(Sm90Mxfp8GroupedGemm, RandomShapes) {
+  std::mt19937 generator(2026);
+  const auto up_to = [&](uint32_t bound) { return static_cast<int32_t>(generator() % bound); };
+  for (int draw = 0; draw < 200; ++draw) {
+    std::vector<int32_t> counts(1 + up_to(12));
+    for (int32_t& count : counts) count = up_to(3) == 0 ? up_to(4) : up_to(500);
+    Case c{.wgrad = draw % 4 >= 2, .accumulate = draw % 4 == 3, .group = draw % 4 == 0 ? 32 : 128, .counts = counts};
+    c.sections = draw % 8 == 0 ? 2 : 1;
+    c.n = (c.group == 32 ? 32 : 128) * c.sections * (1 + up_to(7));
+    c.k = 128 * (1 + up_to(7));
+    const Deviation d = run(c, {.elements = {.seed = 1000 + static_cast<uint64_t>(draw), .scale = 60}});
+    EXPECT_TRUE(d.reference2 == 0 ? d.different == 0 : d.relative() <= tolerance(c.group))
+        << "draw " << draw << ": " << c << ": error " << d.relative();
+  }
 }
 
 TEST_F(Sm90Mxfp8GroupedGemm, RoundsToBf16) {
