@@ -1,7 +1,5 @@
 #include "apps/command.h"
 
-#include <filesystem>
-
 #include "cistron/core/error.h"
 
 namespace cistron::apps {
@@ -21,11 +19,6 @@ CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& de
 void check_device(const Common& common) {
   if (common.device == "cuda")
     throw Error(ErrorKind::kUsage, "this build has no CUDA backend", "--device cuda", "use --device cpu");
-}
-
-void check_output(const std::string& path, const Common& common) {
-  if (!common.force && std::filesystem::exists(path))
-    throw Error(ErrorKind::kUsage, "the output exists already", path, "give --force to replace it, or another --out");
 }
 
 }  // namespace cistron::apps

@@ -29,9 +29,6 @@ CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& de
 /// Throws Error(kUsage) for a device that this build does not have.
 void check_device(const Common& common);
 
-/// Throws Error(kUsage) where `path` exists and --force was not given.
-void check_output(const std::string& path, const Common& common);
-
 void add_prepare(CLI::App& app, Run& run);
 void add_train(CLI::App& app, Run& run);
 void add_score(CLI::App& app, Run& run);

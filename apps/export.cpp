@@ -1,11 +1,13 @@
 // cistron export MODEL --out DIR, and cistron import DIR --out CKPT: Hugging Face both ways.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/command.h"
 #include "apps/model_source.h"
+#include "apps/output.h"
 #include "cistron/core/error.h"
 #include "cistron/data/tokenizer_files.h"
 #include "cistron/io/atomic_file.h"
@@ -27,13 +29,15 @@ void print_result(const Options& o, const ModelSource& source, std::string_view 
 }
 
 int run_export(const Options& o) {
-  check_output(o.out, o);
+  const char* weights = std::filesystem::exists(std::filesystem::path(o.out) / "model.safetensors") ? "model.safetensors"
+                                                                                                  : "model.safetensors.index.json";
+  const bool replace = check_output({.path = o.out, .inputs = {o.model}, .marks = {"config.json", weights}}, o);
   const ModelSource source(o.model);
   if (source.checkpoint() == nullptr)
     throw Error(ErrorKind::kUsage, "the model is a Hugging Face directory already", o.model, "give a run or a checkpoint");
   const bool has_tokenizer = !o.tokenizer.empty() || !source.tokenizer_name().empty();
   const auto tokenizer = has_tokenizer ? source.tokenizer(o.tokenizer) : nullptr;
-  io::AtomicDirectory directory(o.out, o.force);
+  io::AtomicDirectory directory(o.out, replace);
   model::export_hugging_face(directory.partial(), source.config(), special_tokens(tokenizer.get()),
                              [&](const std::string& name) { return source.checkpoint()->values(name); });
   if (tokenizer != nullptr)
@@ -45,7 +49,7 @@ int run_export(const Options& o) {
 }
 
 int run_import(const Options& o) {
-  check_output(o.out, o);
+  const bool replace = check_output({.path = o.out, .inputs = {o.model}, .marks = {"manifest.json", "state.json"}}, o);
   const ModelSource source(o.model);
   const model::Decoder decoder(source.config());
   nn::LocalParameters parameters(decoder.parameters(), Precision::kF32,
@@ -54,7 +58,7 @@ int run_import(const Options& o) {
   train::CheckpointInfo info{.tokenizer = o.tokenizer.empty() ? source.tokenizer_name() : o.tokenizer};
   if (!info.tokenizer.empty()) (void)source.tokenizer(info.tokenizer);  // refused here rather than when it is needed
   info.config.model = source.config();
-  train::save_checkpoint(o.out, info, parameters, o.force);
+  train::save_checkpoint(o.out, info, parameters, replace);
   print_result(o, source, "imported to");
   return kDone;
 }

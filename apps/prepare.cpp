@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "apps/command.h"
+#include "apps/output.h"
 
 namespace cistron::apps {
 
@@ -15,7 +16,9 @@ namespace {
 struct Options : Common, data::PrepareOptions {};
 
 int run_prepare(Options& o) {
-  o.data::PrepareOptions::force = o.Common::force;
+  Output output{.path = o.out, .marks = {"train", "valid", "manifest.json"}};
+  for (const auto& file : o.files) output.inputs.push_back(file);
+  o.data::PrepareOptions::force = check_output(output, o);
   const data::PrepareReport report = data::prepare(o);
   fmt::print("{}", o.json ? report.json() + "\n" : report.text());
   return kDone;

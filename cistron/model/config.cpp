@@ -16,9 +16,11 @@ namespace {
   throw Error(ErrorKind::kUsage, fmt::format("a model cannot have {} = {}", key, value), "model", advice);
 }
 
-void positive(std::string_view key, int64_t value) {
-  constexpr int64_t kMost = int64_t{1} << 31;  // tokens, rows and experts are counted in 32 bits on the device
-  if (value <= 0 || value >= kMost) refuse(key, std::to_string(value), "give a number from 1 to 2147483647");
+constexpr int64_t kMost = 2147483647;  // tokens, rows and experts are counted in 32 bits on the device
+constexpr int64_t kMostLayers = 65536;
+
+void positive(std::string_view key, int64_t value, int64_t most = kMost) {
+  if (value <= 0 || value > most) refuse(key, std::to_string(value), fmt::format("give a number from 1 to {}", most));
 }
 
 const std::map<std::string, ModelConfig, std::less<>>& presets() {
@@ -51,7 +53,7 @@ int64_t expert_parameters(const ModelConfig& c, int64_t experts) { return c.laye
 }  // namespace
 
 void ModelConfig::validate() {
-  positive("layers", layers);
+  positive("layers", layers, kMostLayers);
   positive("hidden", hidden);
   positive("intermediate", intermediate);
   positive("heads", heads);

@@ -1,6 +1,7 @@
 #include "cistron/model/hugging_face.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -133,7 +134,11 @@ class Importer {
                   where_, "the configuration belongs to another model");
     int64_t numel = 1;
     for (const int64_t dim : piece.shape) numel *= dim;
-    decode(view, where_, std::span(values).subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(numel)));
+    const auto part = std::span(values).subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(numel));
+    decode(view, where_, part);
+    if (!std::ranges::all_of(part, [](float x) { return std::isfinite(x); }))
+      throw Error(ErrorKind::kBadData, fmt::format("tensor '{}' holds a value that is not finite", piece.theirs), where_,
+                  "the model is broken; take an earlier one");
     used_.insert(piece.theirs);
   }
 

@@ -60,7 +60,11 @@ double read_rope_theta(const json& config, const fs::path& file) {
   const Reader rope(*nested, file);
   const auto type = rope.get_or<std::string>("rope_type", "default");
   if (type != "default") refuse(file, fmt::format("rope_type '{}' is not supported", type), "only 'default' is");
-  return rope.get<double>("rope_theta");
+  const auto theta = rope.get<double>("rope_theta");
+  const auto older = Reader(config, file).get_or<double>("rope_theta", theta);
+  if (older != theta)
+    refuse(file, fmt::format("rope_theta is {} and rope_parameters.rope_theta is {}", older, theta), "make them equal");
+  return theta;
 }
 
 void check_family(const json& config, const fs::path& file) {
@@ -72,6 +76,9 @@ void check_family(const json& config, const fs::path& file) {
   const auto window = config.find("sliding_window");
   if (window != config.end() && !window->is_null())
     refuse(file, fmt::format("sliding_window {} is not supported", window->dump()), "set it to null if the model never used it");
+  const auto quantized = config.find("quantization_config");
+  if (quantized != config.end() && !quantized->is_null())
+    refuse(file, "quantized weights are not supported", "save the model in float32, bfloat16 or float16");
   const auto scaling = config.find("rope_scaling");
   if (scaling != config.end() && !scaling->is_null()) refuse(file, "rope_scaling is not supported", "only plain RoPE is");
 }

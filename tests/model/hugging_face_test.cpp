@@ -148,6 +148,12 @@ TEST_F(HuggingFace, RefusesWhatDoesNotFit) {
   rewrite([](io::TensorSpec& spec, auto&) { if (spec.name == "lm_head.weight") spec.dtype = "I32"; });
   EXPECT_THAT(load_error(), HasSubstr("'lm_head.weight' is of I32"));
   save();
+  rewrite([](io::TensorSpec& spec, std::vector<std::byte>& bytes) {
+    const float nan = std::nanf("");
+    if (spec.name == "lm_head.weight") std::memcpy(bytes.data() + 40, &nan, 4);
+  });
+  EXPECT_THAT(load_error(), HasSubstr("'lm_head.weight' holds a value that is not finite"));
+  save();
   config_.layers = 1;
   EXPECT_THAT(load_error(), HasSubstr("has no place"));
 }
@@ -164,6 +170,9 @@ TEST_F(HuggingFace, ConfigsOfOtherModelsAreRefused) {
   EXPECT_THAT(refused([](auto& c) { c.erase("hidden_size"); }), HasSubstr("'hidden_size' is missing"));
   EXPECT_THAT(refused([](auto& c) { c["hidden_size"] = "48"; }), HasSubstr("wrong type"));
   EXPECT_THAT(refused([](auto& c) { c["num_experts_per_tok"] = 99; }), HasSubstr("only 5 experts"));
+  EXPECT_THAT(refused([](auto& c) { c["rope_parameters"]["rope_theta"] = 5.0; }), HasSubstr("make them equal"));
+  EXPECT_THAT(refused([](auto& c) { c["quantization_config"] = {{"bits", 4}}; }), HasSubstr("quantized"));
+  EXPECT_THAT(refused([](auto& c) { c["num_hidden_layers"] = 1000000000; }), HasSubstr("from 1 to 65536"));
   EXPECT_EQ(refused([](auto& c) { c.erase("rope_parameters"); }), "");  // the older spelling is there too
   std::ofstream(directory_ / "config.json") << "{\"hidden_size\": ";
   EXPECT_THAT(error_of([&] { model::read_hugging_face_config(directory_); }), HasSubstr("broken JSON"));
