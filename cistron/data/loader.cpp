@@ -11,7 +11,11 @@ WindowIndex::WindowIndex(const StoreSplit& split, int64_t context) : split_(spli
   if (context < 3)
     throw Error(ErrorKind::kUsage, fmt::format("a context of {} tokens is too short", context), "data.context", "use 3 or more");
   first_.reserve(static_cast<size_t>(split.num_records()) + 1);
-  for (int64_t r = 0; r < split.num_records(); ++r) first_.push_back(first_.back() + num_windows(split.length(r), context));
+  for (int64_t r = 0; r < split.num_records(); ++r) {
+    if (split.length(r) == 0)
+      throw Error(ErrorKind::kBadData, fmt::format("record {} has no token", r), "store", "make it again with cistron prepare");
+    first_.push_back(first_.back() + num_windows(split.length(r), context));
+  }
 }
 
 WindowIndex::Place WindowIndex::operator[](int64_t index) const {

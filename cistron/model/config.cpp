@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "cistron/core/error.h"
+#include "cistron/core/checked.h"
 #include "cistron/core/nearest.h"
 
 namespace cistron::model {
@@ -41,14 +41,32 @@ const std::map<std::string, ModelConfig, std::less<>>& presets() {
   return all;
 }
 
-// Everything but the experts' own weights.
-int64_t shared_parameters(const ModelConfig& c) {
-  const int64_t attention = c.hidden * c.head_dim * (2 * c.heads + 2 * c.kv_heads);
-  const int64_t tables = (c.tied_head ? 1 : 2) * c.vocabulary * c.hidden;
-  return tables + c.hidden + c.layers * (attention + 2 * c.hidden + c.experts * c.hidden);
+// Sizes may come from a file that claims anything, so sums and products are checked.
+int64_t product(std::initializer_list<int64_t> factors) {
+  int64_t result = 1;
+  for (const int64_t factor : factors) result = checked_mul(result, factor);
+  return result;
 }
 
-int64_t expert_parameters(const ModelConfig& c, int64_t experts) { return c.layers * experts * 3 * c.hidden * c.intermediate; }
+// Everything but the experts' own weights.
+int64_t shared_parameters(const ModelConfig& c) {
+  const int64_t attention = product({c.hidden, c.head_dim, checked_mul(2, checked_add(c.heads, c.kv_heads))});
+  const int64_t layer = checked_add(checked_add(attention, 2 * c.hidden), product({c.experts, c.hidden}));
+  const int64_t tables = product({c.tied_head ? 1 : 2, c.vocabulary, c.hidden});
+  return checked_add(checked_add(tables, c.hidden), checked_mul(c.layers, layer));
+}
+
+int64_t expert_parameters(const ModelConfig& c, int64_t experts) {
+  return product({c.layers, experts, 3, c.hidden, c.intermediate});
+}
+
+bool too_large(const ModelConfig& c) {
+  try {
+    return c.parameters() > int64_t{1} << 50;
+  } catch (const Error&) {  // not even countable
+    return true;
+  }
+}
 
 }  // namespace
 
@@ -70,6 +88,7 @@ void ModelConfig::validate() {
   if (head_dim % 2 != 0) refuse("head_dim", std::to_string(head_dim), "rotary positions need an even number");
   if (heads % kv_heads != 0) refuse("kv_heads", std::to_string(kv_heads), fmt::format("it must divide heads = {}", heads));
   if (top_k > experts) refuse("top_k", std::to_string(top_k), fmt::format("there are only {} experts", experts));
+  if (too_large(*this)) refuse("a size", "more than 2^50 parameters", "make it smaller");
   if (!(rope_theta > 0)) refuse("rope_theta", std::to_string(rope_theta), "give a positive number");
   if (!(rms_eps > 0)) refuse("rms_eps", std::to_string(rms_eps), "give a positive number");
   if (!(init_std >= 0)) refuse("init_std", std::to_string(init_std), "give a number that is not negative");
@@ -78,9 +97,9 @@ void ModelConfig::validate() {
   if (!(z_loss >= 0)) refuse("z_loss", std::to_string(z_loss), "give a number that is not negative");
 }
 
-int64_t ModelConfig::parameters() const { return shared_parameters(*this) + expert_parameters(*this, experts); }
+int64_t ModelConfig::parameters() const { return checked_add(shared_parameters(*this), expert_parameters(*this, experts)); }
 
-int64_t ModelConfig::active_parameters() const { return shared_parameters(*this) + expert_parameters(*this, top_k); }
+int64_t ModelConfig::active_parameters() const { return checked_add(shared_parameters(*this), expert_parameters(*this, top_k)); }
 
 ModelConfig preset(std::string_view name) {
   const auto found = presets().find(name);

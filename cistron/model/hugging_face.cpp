@@ -186,7 +186,11 @@ void export_hugging_face(const std::filesystem::path& directory, const ModelConf
     io::SafetensorsWriter writer(directory / name, shards[i], {{"format", "pt"}});
     for (const io::TensorSpec& spec : shards[i]) {
       const auto [mapping, piece] = find_piece(all, spec.name);
-      const auto bytes = std::as_bytes(values(mapping->ours).subspan(static_cast<size_t>(piece->begin)));
+      const auto source = values(mapping->ours);
+      if (static_cast<int64_t>(source.size()) != mapping->numel)
+        throw Error(ErrorKind::kBadData, fmt::format("'{}' has {} values instead of {}", mapping->ours, source.size(), mapping->numel),
+                    directory.string(), "the checkpoint belongs to another model");
+      const auto bytes = std::as_bytes(source.subspan(static_cast<size_t>(piece->begin)));
       writer.write(spec.name, bytes.first(static_cast<size_t>(io::safetensors_bytes(spec))));
     }
     writer.commit();

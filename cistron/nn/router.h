@@ -27,7 +27,7 @@ class Router {
 
   /// The gradients of the auxiliary losses are those of `aux x balance + z x z-loss` over the routings in `stats`.
   struct AuxLosses {
-    Tensor stats;  // [2E + 3] f64 of the whole batch
+    Tensor stats;  // [2E + 3] f64 of the micro-batch (all layers)
     float balance = 0.0F;
     float z = 0.0F;
   };

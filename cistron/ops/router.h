@@ -36,7 +36,7 @@ struct RouterBackward {
   const Tensor& weights;  // [T, k]
   const Tensor& drow_weight;  // [R] f32: gradient of each routed row's weight (scaled_swiglu_backward)
   const Groups& groups;
-  const Tensor& stats;  // [2E + 3] f64 of the whole batch (all layers, all ranks)
+  const Tensor& stats;  // [2E + 3] f64 of the micro-batch that is differentiated (all layers, all ranks)
   float aux_coefficient = 0.0F;  // of the load-balancing loss in the objective
   float z_coefficient = 0.0F;
   const Tensor& dlogits;  // [T, E] f32

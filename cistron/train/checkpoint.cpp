@@ -1,5 +1,6 @@
 #include "cistron/train/checkpoint.h"
 
+#include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -59,6 +60,13 @@ json describe_state(const CheckpointInfo& info) {
           {"learning_rate", s.step_state.learning_rate}};
 }
 
+uint64_t from_hex(const std::string& text, const fs::path& file) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (error != std::errc() || end != text.data() + text.size()) refuse("a broken fingerprint", file);
+  return value;
+}
+
 CheckpointInfo read_info(const fs::path& directory, const std::string& state_text, const std::string& config_text) {
   const json state = io::parse_json(state_text, (directory / "state.json").string());
   CheckpointInfo info;
@@ -66,7 +74,7 @@ CheckpointInfo read_info(const fs::path& directory, const std::string& state_tex
   info.tokenizer = state.at("tokenizer").get<std::string>();
   info.state = {.step = state.at("step").get<int64_t>(),
                 .tokens = state.at("tokens").get<int64_t>(),
-                .store_fingerprint = std::stoull(state.at("store_fingerprint").get<std::string>(), nullptr, 16),
+                .store_fingerprint = from_hex(state.at("store_fingerprint").get<std::string>(), directory / "state.json"),
                 .validation_due = state.at("validation_due").get<bool>()};
   info.state.step_state.step = info.state.step;
   info.state.step_state.learning_rate = state.at("learning_rate").get<float>();
@@ -190,7 +198,8 @@ Checkpoint::Checkpoint(const fs::path& directory) : directory_(directory) {
 }
 
 std::span<const float> Checkpoint::values(const std::string& parameter) const {
-  const auto bytes = parameters_->at(parameter).bytes;
+  const auto& [spec, bytes] = parameters_->at(parameter);
+  if (spec.dtype != "F32") refuse(fmt::format("'{}' is of {} instead of F32", parameter, spec.dtype), parameters_->path());
   return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
 }
 

@@ -71,8 +71,11 @@ int64_t parse_count(const Key& key, const TomlEntry& entry, const std::string& t
     value *= 1e9;
   else if (!suffix.empty())
     value = std::nan("");
-  if (!(std::abs(value) < 9e18) || value != std::floor(value)) refuse_type(key, entry, "a whole number, as 2000000 or \"2M\"");
-  return static_cast<int64_t>(value);
+  // 4.1 x 1e6 is 4099999.9999999995 in binary: what is whole up to such rounding is meant to be whole.
+  const double whole = std::round(value);
+  if (!(std::abs(value) < 9e18) || std::abs(value - whole) > 1e-9 * std::abs(whole))
+    refuse_type(key, entry, "a whole number, as 2000000 or \"2M\"");
+  return static_cast<int64_t>(whole);
 }
 
 void assign(const Key& key, const TomlEntry& entry, bool& out) {

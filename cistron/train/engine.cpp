@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cistron/core/error.h"
+#include "cistron/core/host_memory.h"
 #include "cistron/ops/elementwise.h"
 #include "cistron/ops/optimizer.h"
 
@@ -39,6 +40,9 @@ Engine::Arenas Engine::meta_arenas() {
 }
 
 Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan) {
+  constexpr const char* kAdvice = "use a smaller model, lower train.micro_batch_tokens, or set train.recompute = \"layer\"";
+  if (const int64_t available = available_host_memory(); plan.total() > available)
+    throw Error(ErrorKind::kOutOfSpace, "not enough memory", fmt::format("{}; {} bytes are available", plan.report(), available), kAdvice);
   const auto arena = [](const char* name, int64_t bytes) { return Arena::planned(name, Device{}, host_memory(), bytes); };
   try {
     return {.parameters = {.parameters = arena("parameters", plan.parameters),
@@ -46,8 +50,7 @@ Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan) {
                            .optimizer = arena("optimizer", plan.optimizer)},
             .activations = arena("activations", plan.activations)};
   } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("{}: {}: lower train.micro_batch_tokens, or set train.recompute = \"layer\"",
-                                          error.what(), plan.report()));
+    throw Error(error.kind(), error.what(), plan.report(), kAdvice);
   }
 }
 

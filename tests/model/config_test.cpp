@@ -73,6 +73,7 @@ TEST(Config, RefusesWhatCannotWork) {
   EXPECT_THAT(refusal([](auto& c) { c.hidden = 0; }), ::testing::HasSubstr("hidden = 0"));
   EXPECT_THAT(refusal([](auto& c) { c.head_dim = 33; }), ::testing::HasSubstr("even number"));
   EXPECT_THAT(refusal([](auto& c) { c.rope_theta = std::nan(""); }), ::testing::HasSubstr("rope_theta"));
+  EXPECT_THAT(refusal([](auto& c) { c.hidden = c.intermediate = 1000000000; }), ::testing::HasSubstr("2^50 parameters"));
   EXPECT_EQ(refusal([](auto&) {}), "accepted");
 }
 
