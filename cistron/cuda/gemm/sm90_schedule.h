@@ -32,7 +32,7 @@ struct TileGrid {
   [[nodiscard]] CISTRON_HOST_DEVICE TilePair at(int index) const {
     const int row_pairs = m_tiles / 2;
     if (index >= row_pairs * n_tiles) return {m_tiles - 1, 2 * (index - row_pairs * n_tiles), true};
-    const int band = index / (kBandPairs * n_tiles);
+    const int band = row_pairs <= kBandPairs ? 0 : index / (kBandPairs * n_tiles);
     const int first = band * kBandPairs;
     const int height = row_pairs - first < kBandPairs ? row_pairs - first : kBandPairs;
     const int rest = index - first * n_tiles;

@@ -80,10 +80,10 @@ class TileWalk {
     tile.row = (kRagged ? 0 : start_) + local;
     const int wanted = at.n + (at.shares_a ? rank : 0);
     const int n = wanted < n_tiles ? wanted : n_tiles - 1;  // an odd tile's partner repeats it, and stores nothing
-    const int section_tiles = n_tiles / p_.sections;
+    const int section_tiles = (p_.n + kTileN - 1) / kTileN;
     tile.rows = wanted < n_tiles ? m - local : 0;
-    tile.section = n / section_tiles;
-    tile.column = n % section_tiles * kTileN;
+    tile.section = p_.sections == 1 ? 0 : n / section_tiles;
+    tile.column = (n - tile.section * section_tiles) * kTileN;
     tile.n = tile.section * p_.n + tile.column;
     tile.first_k = kRagged ? start_ : 0;
     tile.k_blocks = ((kRagged ? count_ : p_.k) + kBlockK - 1) / kBlockK;
