@@ -119,6 +119,13 @@ struct TestGroups {
   }
 };
 
+/// Counts for many experts: none, few and more than a tile of 128 rows.
+inline std::vector<int32_t> mixed_counts(int experts) {
+  std::vector<int32_t> counts;
+  for (int e = 0; e < experts; ++e) counts.push_back(e % 5 == 0 ? 0 : e * 53 % 200);
+  return counts;
+}
+
 /// Sets the pad rows of `t` [R, ...], and what lies past the last segment, to a byte.
 inline void set_pad_rows(const Tensor& t, const TestGroups& g, int byte) {
   const int64_t pitch = t.bytes() / t.dim(0);

@@ -14,6 +14,12 @@ struct MxDraw {
   }
 };
 
+/// Of a product's other operand.
+inline MxDraw other(MxDraw d) {
+  d.elements.seed += 500;
+  return d;
+}
+
 struct RandomMxOperand {
   DeviceTensor elements, scales;
   ops::MxOperand operand;

@@ -38,6 +38,7 @@ struct RefProduct {
   int64_t m = 0, n = 0, k = 0;
   int64_t rows = 0;  // all experts' rows
   int64_t omit = 0;  // steps of the contraction left out, for negative controls
+  int late = -1;     // an expert whose A is read one row late, likewise
 };
 
 struct Deviation {
@@ -63,10 +64,11 @@ static __global__ void deviation_kernel(RefProduct p, int64_t samples, int64_t o
       while (m >= p.counts[e]) m -= p.counts[e++];
     }
     const int64_t first = p.starts[e];
+    const int64_t first_a = first + (e == p.late);
     const int64_t depth = (p.ragged ? p.counts[e] : p.k) - p.omit;
     double sum = 0;
     for (int64_t k = lane; k < depth; k += 32)
-      sum += p.ragged ? p.a.at(m, first + k, 0) * p.b.at(n, first + k, 0) : p.a.at(first + m, k, 0) * p.b.at(n, k, e);
+      sum += p.ragged ? p.a.at(m, first_a + k, 0) * p.b.at(n, first + k, 0) : p.a.at(first_a + m, k, 0) * p.b.at(n, k, e);
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
     if (lane != 0) continue;
     const int64_t o = (p.ragged ? e * p.m + m : first + m) * p.n + n;
@@ -80,10 +82,10 @@ static __global__ void deviation_kernel(RefProduct p, int64_t samples, int64_t o
   }
 }
 
-/// Over `samples` outputs drawn at random, or over all when there are no more.
-inline Deviation deviation(const RefProduct& p, int64_t samples = 1 << 16, uint64_t seed = 1) {
+/// Over all outputs, or over `samples` drawn at random where there are many more.
+inline Deviation deviation(const RefProduct& p, int64_t samples = 0, uint64_t seed = 1) {
   const int64_t outputs = (p.ragged ? p.experts * p.m : p.rows) * p.n;
-  if (outputs <= 4 * samples) samples = outputs;
+  if (samples == 0 || outputs <= 4 * samples) samples = outputs;
   const DeviceTensor space({static_cast<int64_t>(sizeof(Deviation))}, DType::kU8);
   zero(space);
   auto* result = static_cast<Deviation*>(space.get().raw());
