@@ -34,6 +34,11 @@ void check_elements(const char* op, const MxOperand& operand, const Shape& shape
   check_operand(op, operand);
 }
 
+void check_copies(const char* op, const MxTensor& t) {
+  CISTRON_CHECK(!t.rows.defined() || !t.columns.defined() || t.rows.group == t.columns.group,
+                "[{}] copies with scale groups of {} and {}: one group wanted", op, t.rows.group, t.columns.group);
+}
+
 }  // namespace
 
 int64_t MxOperand::row_blocks() const { return sections * ceil_div(div_exact(rows(), sections), block_rows); }
@@ -76,6 +81,7 @@ MxTensor mxfp8_empty_weights(const Context& ctx, const Shape& shape, int64_t gro
 void mxfp8_quantize(Context& ctx, const Mxfp8Quantize& args) {
   constexpr auto kOp = "mxfp8_quantize";
   check_source(kOp, args.x, 2);
+  check_copies(kOp, args.out);
   const int64_t rows = args.source_row.defined() ? args.source_row.dim(0) : args.x.dim(0);
   if (args.source_row.defined()) check_tensor(kOp, "source_row", args.source_row, {rows}, DType::kI32);
   if (args.starts.defined()) check_tensor(kOp, "starts", args.starts, {args.starts.dim(0)}, DType::kI32);
@@ -87,6 +93,7 @@ void mxfp8_quantize(Context& ctx, const Mxfp8Quantize& args) {
 void mxfp8_quantize_weights(Context& ctx, const Mxfp8QuantizeWeights& args) {
   constexpr auto kOp = "mxfp8_quantize_weights";
   check_source(kOp, args.w, 3);
+  check_copies(kOp, args.out);
   check_elements(kOp, args.out.rows, args.w.shape());
   check_elements(kOp, args.out.columns, {args.w.dim(0), args.w.dim(2), args.w.dim(1)});
   dispatch(kOp, ctx, args, cpu::mxfp8_quantize_weights, cuda::mxfp8_quantize_weights);

@@ -90,6 +90,22 @@ TEST_P(Mxfp8GroupedGemm, NegativeControlsFail) {
   EXPECT_GT(test::relative_error(test::to_double(out), shifted.data), kTolerance);
 }
 
+TEST(Mxfp8GroupedGemmRules, RefusesRowsThatAreNotTheGroups) {
+  CpuContext ctx;
+  const auto routed = test::mxfp8_groups(ctx, {5, 7});
+  const int64_t rows = routed.groups.max_rows() + 128;
+  const auto x = ops::mxfp8_empty(ctx, rows, 128, 128);
+  const auto w = ops::mxfp8_empty_weights(ctx, {2, 128, 128}, 128, 1);
+  const Tensor y = ctx.empty({rows, 128}, DType::kF32);
+  const Tensor dw = ctx.empty({2, 128, 128}, DType::kF32);
+  const auto forward = [&] { ops::mxfp8_grouped_gemm(ctx, {.x = x.rows, .w = w.rows, .groups = routed.groups, .out = y}); };
+  const auto wgrad = [&] {
+    ops::mxfp8_grouped_wgrad(ctx, {.dy = x.columns, .x = x.columns, .groups = routed.groups, .out = dw});
+  };
+  EXPECT_NE(test::error_of(forward).find("the groups"), std::string::npos);
+  EXPECT_NE(test::error_of(wgrad).find("contractions of"), std::string::npos);
+}
+
 INSTANTIATE_TEST_SUITE_P(Groups, Mxfp8GroupedGemm,
                          testing::Values(Param{128, {0, 1, 127, 128, 129}, 256, 128}, Param{128, {0, 300, 0}, 256, 256},
                                          Param{128, {5}, 256, 128}, Param{128, {0, 0}, 256, 128},

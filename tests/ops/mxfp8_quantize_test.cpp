@@ -157,6 +157,16 @@ TEST(Mxfp8QuantizeRules, RefusesWhatDoesNotFit) {
   const auto out = ops::mxfp8_empty(ctx, 4, 128, 128);
   const Tensor x = test::random_tensor(ctx, {4, 256}, DType::kF32, 1);
   EXPECT_THAT(error_of([&] { ops::mxfp8_quantize(ctx, {.x = x, .out = out}); }), testing::HasSubstr("elements"));
+  const auto mixed = [&](ops::MxTensor a, const ops::MxTensor& b) {
+    a.columns = b.columns;
+    return a;
+  };
+  const auto two = mixed(ops::mxfp8_empty(ctx, 4, 256, 128), ops::mxfp8_empty(ctx, 4, 256, 32));
+  EXPECT_THAT(error_of([&] { ops::mxfp8_quantize(ctx, {.x = x, .out = two}); }), testing::HasSubstr("one group"));
+  const Tensor w = test::random_tensor(ctx, {1, 128, 128}, DType::kF32, 2);
+  const auto two_weights =
+      mixed(ops::mxfp8_empty_weights(ctx, w.shape(), 128, 1), ops::mxfp8_empty_weights(ctx, w.shape(), 32, 1));
+  EXPECT_THAT(error_of([&] { ops::mxfp8_quantize_weights(ctx, {.w = w, .out = two_weights}); }), testing::HasSubstr("one group"));
 }
 
 TEST(Mxfp8QuantizeRules, RunsOnMeta) {
