@@ -101,14 +101,17 @@ void dequantize(Context& ctx, const ops::MxOperand& x, T* out) {
 }  // namespace
 
 void mxfp8_quantize(Context& ctx, const ops::Mxfp8Quantize& args) {
+  const DeviceGuard guard(ctx);
   args.x.dtype() == DType::kF32 ? quantize<float>(ctx, args) : quantize<__nv_bfloat16>(ctx, args);
 }
 
 void mxfp8_quantize_weights(Context& ctx, const ops::Mxfp8QuantizeWeights& args) {
+  const DeviceGuard guard(ctx);
   args.w.dtype() == DType::kF32 ? quantize_weights<float>(ctx, args) : quantize_weights<__nv_bfloat16>(ctx, args);
 }
 
 void mxfp8_dequantize(Context& ctx, const ops::Mxfp8Dequantize& args) {
+  const DeviceGuard guard(ctx);
   if (args.out.dtype() == DType::kF32) return dequantize(ctx, args.x, args.out.data<float>());
   dequantize(ctx, args.x, static_cast<__nv_bfloat16*>(args.out.raw()));
 }

@@ -20,6 +20,13 @@ CudaError::CudaError(cudaError_t code, const char* call, const char* file, int l
             fmt::format("CUDA: {} ({}): {}:{}: {}", cudaGetErrorName(code), cudaGetErrorString(code), file, line, call)),
       code_(code) {}
 
+DeviceGuard::DeviceGuard(int index) {
+  CISTRON_CUDA_CHECK(cudaGetDevice(&before_));
+  CISTRON_CUDA_CHECK(cudaSetDevice(index));
+}
+
+DeviceGuard::~DeviceGuard() { cudaSetDevice(before_); }
+
 int device_count() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;

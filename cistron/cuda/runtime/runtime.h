@@ -18,6 +18,19 @@ class CudaError : public Error {
   cudaError_t code_;
 };
 
+/// Makes a card the current one, and the one before it again in the end.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int index);
+  explicit DeviceGuard(const Context& ctx) : DeviceGuard(ctx.device.index) {}
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
 /// Cards that can be used; 0 where there is no driver.
 int device_count();
 
@@ -35,9 +48,12 @@ int compute_capability(const Context& ctx);
 
 }  // namespace cistron::cuda
 
-/// Throws `CudaError` unless the call gives cudaSuccess. After a launch: CISTRON_CUDA_CHECK(cudaGetLastError()).
-#define CISTRON_CUDA_CHECK(call)                                                       \
-  do {                                                                                 \
-    if (const cudaError_t cuda_code_ = (call); cuda_code_ != cudaSuccess) [[unlikely]] \
-      throw ::cistron::cuda::CudaError(cuda_code_, #call, __FILE__, __LINE__);         \
+/// Throws `CudaError` unless the call gives cudaSuccess, and clears the error, so that no later check finds it. After a launch:
+/// CISTRON_CUDA_CHECK(cudaGetLastError()).
+#define CISTRON_CUDA_CHECK(call)                                                         \
+  do {                                                                                   \
+    if (const cudaError_t cuda_code_ = (call); cuda_code_ != cudaSuccess) [[unlikely]] { \
+      static_cast<void>(cudaGetLastError());                                             \
+      throw ::cistron::cuda::CudaError(cuda_code_, #call, __FILE__, __LINE__);           \
+    }                                                                                    \
   } while (false)

@@ -7,7 +7,7 @@ namespace {
 Card card(int index) {
   cudaDeviceProp properties{};
   CISTRON_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
-  CISTRON_CUDA_CHECK(cudaSetDevice(index));
+  const DeviceGuard guard(index);
   size_t free = 0;
   size_t total = 0;
   CISTRON_CUDA_CHECK(cudaMemGetInfo(&free, &total));
@@ -28,7 +28,6 @@ CardSurvey survey_cards() {
     CISTRON_CUDA_CHECK(cudaDriverGetVersion(&survey.driver_version));
     CISTRON_CUDA_CHECK(cudaGetDeviceCount(&count));
     for (int i = 0; i < count; ++i) survey.cards.push_back(card(i));
-    if (count > 0) CISTRON_CUDA_CHECK(cudaSetDevice(0));
   } catch (const CudaError& error) {
     survey.problem = cudaGetErrorString(error.code());
   }
