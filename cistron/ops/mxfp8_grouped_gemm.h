@@ -3,10 +3,10 @@
 // For each expert e and its rows r:
 //   forward: y[r, :]  = x[r, :] w[e]^T             x.rows, w.rows         (x [R, K], w [E, N, K])
 //   dgrad:   dx[r, :] = dy[r, :] w[e]              dy.rows, w.columns     the same product: the operand holds w[e]^T
-//   wgrad:   dw[e]    = sum over r of dy[r]^T x[r]  dy.columns, x.columns  (f32; zeros, or an untouched accumulator, without
-//   rows)
-// All operands of a product have one group. Accumulation in f32, promoted from the tensor core at every 128 of the contraction at
-// most. Pad rows of operands must hold zeros (`mxfp8_quantize` writes them); those of outputs may hold anything.
+//   wgrad:   dw[e]    = sum over r of dy[r]^T x[r]  dy.columns, x.columns  (f32)
+// An expert without rows has a dw of zeros, or leaves its accumulator alone. All operands of a product have one group.
+// Accumulation in f32, promoted from the tensor core at every 128 of the contraction at most. Pad rows of wgrad's operands must
+// hold zeros (`mxfp8_quantize` writes them); all others may hold anything.
 #include "cistron/ops/mxfp8.h"
 
 namespace cistron::ops {
@@ -35,7 +35,8 @@ void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args);
 void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args);
 }  // namespace cistron::cpu
 
-// Hopper's own kernels there (wgrad: group 128), the portable ones elsewhere since sm_80, which decode to bf16.
+// Hopper's own kernels there (contractions of multiples of 128 only: others are refused), the portable ones elsewhere since
+// sm_80, which decode to bf16. wgrad of group 32 is refused: it runs in bf16 (`grouped_gemm_wgrad`).
 namespace cistron::cuda {
 void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args);
 void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args);

@@ -1,4 +1,4 @@
-// Which kernels run the grouped products: by the card and the dtype, nothing else. No device code; `.cu` since it needs nvcc's
+// Which kernels run the grouped products: by the card and the dtype, nothing else; on the context's card. No device code; `.cu` since it needs nvcc's
 // build.
 #include "cistron/cuda/gemm/portable.h"
 #include "cistron/cuda/gemm/sm90_grouped_gemm.h"
@@ -14,24 +14,30 @@ bool hopper_takes(const Context& ctx, const Tensor& operand) { return operand.dt
 }  // namespace
 
 void grouped_gemm_forward(Context& ctx, const ops::GroupedGemmForward& args) {
+  const DeviceGuard guard(ctx);
   hopper_takes(ctx, args.x) ? sm90::grouped_gemm_forward(ctx, args) : portable::grouped_gemm_forward(ctx, args);
 }
 
 void grouped_gemm_dgrad(Context& ctx, const ops::GroupedGemmDgrad& args) {
+  const DeviceGuard guard(ctx);
   hopper_takes(ctx, args.dy) ? sm90::grouped_gemm_dgrad(ctx, args) : portable::grouped_gemm_dgrad(ctx, args);
 }
 
 void grouped_gemm_wgrad(Context& ctx, const ops::GroupedGemmWgrad& args) {
+  const DeviceGuard guard(ctx);
   hopper_takes(ctx, args.x) ? sm90::grouped_gemm_wgrad(ctx, args) : portable::grouped_gemm_wgrad(ctx, args);
 }
 
 void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args) {
+  const DeviceGuard guard(ctx);
   on_hopper(ctx) ? sm90::mxfp8_grouped_gemm(ctx, args) : portable::mxfp8_grouped_gemm(ctx, args);
 }
 
 void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args) {
-  const bool hopper = args.dy.group == 128 && on_hopper(ctx);
-  hopper ? sm90::mxfp8_grouped_wgrad(ctx, args) : portable::mxfp8_grouped_wgrad(ctx, args);
+  const DeviceGuard guard(ctx);
+  CISTRON_CHECK(args.dy.group == 128, "[mxfp8_grouped_wgrad] scale groups of {}: with group 32 use the bf16 grouped_gemm_wgrad",
+                args.dy.group);
+  on_hopper(ctx) ? sm90::mxfp8_grouped_wgrad(ctx, args) : portable::mxfp8_grouped_wgrad(ctx, args);
 }
 
 }  // namespace cistron::cuda
