@@ -5,8 +5,7 @@
 //   dgrad:   dx[r, :] = dy[r, :] w[e]
 //   wgrad:   dw[e]    = sum over r of dy[r, :]^T x[r, :]   (f32; zeros, or an untouched accumulator, for an expert without rows)
 // Pad rows of outputs may hold anything. Outputs must not alias operands. Any counts, 0 included.
-// Source: "grouped GEMM"; dy and x of wgrad may hold anything in pad rows on the CPU; backends that contract whole tiles need
-// zeros.
+// dy and x of wgrad hold zeros in pad rows, which kernels that contract whole tiles read; other operands may hold anything there.
 #include "cistron/ops/groups.h"
 
 namespace cistron::ops {

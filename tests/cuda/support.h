@@ -5,7 +5,7 @@
 
 namespace cistron::test {
 
-/// A context on card 0; `available()` says why not, or "".
+/// A context on card 0; `unavailable()` says why there is none, or "".
 class CudaContext : public Context {
  public:
   CudaContext();

@@ -11,10 +11,6 @@ struct BoxStart {
   int column, row, outermost;
 };
 
-__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 /// Brings a box here; its bytes count at `barrier`.
 __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap* map, BoxStart at, uint32_t barrier) {
   asm volatile(
