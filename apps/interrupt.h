@@ -3,7 +3,8 @@
 
 namespace cistron::apps {
 
-/// While it lives, the first SIGINT or SIGTERM sets `signal()` to its number; a second one ends the program at once.
+/// While it lives, the first SIGINT, SIGTERM or SIGHUP sets `signal()` to its number; a second SIGINT or SIGTERM ends the program
+/// at once (a lost terminal may send SIGHUP twice). SIGHUP stays ignored where it was, as under nohup.
 class InterruptGuard {
  public:
   InterruptGuard();

@@ -1,15 +1,21 @@
 // The `cistron` program: parse, call the verb, turn errors into one line and an exit status.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <system_error>
 
 #include "apps/command.h"
 #include "apps/version.h"
 #include "cistron/core/error.h"
 #include "cistron/core/nearest.h"
+#include "cistron/io/atomic_file.h"
+#include "cistron/train/progress.h"
 
 namespace {
 
@@ -19,13 +25,24 @@ int fail(ErrorKind kind, const std::string& message) {
   std::string line = message;
   for (char& c : line)
     if (c == '\n') c = ' ';
-  fmt::print(stderr, "cistron: error: {}\n", line);
+  train::show(stderr, fmt::format("cistron: error: {}\n", line));
   return static_cast<int>(kind);
+}
+
+// Else the next file that is opened gets the number, and what is printed lands in it. Reading only, so that writing still fails.
+void fill_closed_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(fd, F_GETFD) < 0) (void)open("/dev/null", O_RDONLY);
+}
+
+// A pipe that nobody reads and a file over its limit become errors of the call that met them.
+void ignore_signals_of_writing() {
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
 }
 
 int run_verb(const apps::Run& run) {
   const int status = run();
-  if (std::fflush(stdout) != 0) throw Error(ErrorKind::kOutOfSpace, "cannot write the results", "standard output", "make room");
+  if (std::fflush(stdout) != 0) io::throw_errno("cannot write the results", "standard output");
   return status;
 }
 
@@ -65,12 +82,17 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  fill_closed_streams();
+  ignore_signals_of_writing();
   try {
     return parse_and_run(argc, argv);
   } catch (const Error& error) {
     return fail(error.kind(), error.what());
   } catch (const std::bad_alloc&) {
     return fail(ErrorKind::kOutOfSpace, "out of memory: host: use a smaller model or batch");
+  } catch (const std::system_error& error) {
+    const bool full = error.code() == std::errc::no_space_on_device || error.code() == std::errc::file_too_large;
+    return fail(full ? ErrorKind::kOutOfSpace : ErrorKind::kFailed, error.what());
   } catch (const std::exception& error) {
     return fail(ErrorKind::kFailed, error.what());
   }

@@ -8,6 +8,12 @@
 
 namespace cistron::train {
 
+void show(std::FILE* stream, std::string_view text) {
+  // Not fmt::print, which throws.
+  (void)std::fwrite(text.data(), 1, text.size(), stream);
+  (void)std::fflush(stream);
+}
+
 std::string with_commas(int64_t number) {
   std::string text = std::to_string(number);
   for (auto at = static_cast<int64_t>(text.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3)
@@ -36,11 +42,10 @@ void Progress::step(const Step& s) {
   const std::string text = fmt::format("step {}/{}  loss {:.4f}  {} tokens/s  {} left", s.step, s.steps, s.loss,
                                        with_commas(std::llround(s.tokens_per_second)), clock_text(s.seconds_left));
   if (options_.live)
-    fmt::print(options_.stream, "\r\033[K{}{}{}", options_.color ? "\033[36m" : "", text, options_.color ? "\033[0m" : "");
+    show(options_.stream, fmt::format("\r\033[K{}{}{}", options_.color ? "\033[36m" : "", text, options_.color ? "\033[0m" : ""));
   else
-    fmt::print(options_.stream, "{}\n", text);
+    show(options_.stream, text + "\n");
   in_live_line_ = options_.live;
-  std::fflush(options_.stream);
 }
 
 void Progress::say(const std::string& text) {
@@ -48,14 +53,12 @@ void Progress::say(const std::string& text) {
 }
 
 void Progress::warn(const std::string& text) {
-  if (in_live_line_) fmt::print(options_.stream, "\r\033[K");
+  show(options_.stream, (in_live_line_ ? "\r\033[K" : "") + text + "\n");
   in_live_line_ = false;
-  fmt::print(options_.stream, "{}\n", text);
-  std::fflush(options_.stream);
 }
 
 void Progress::end_live_line() {
-  if (in_live_line_) fmt::print(options_.stream, "\n");
+  if (in_live_line_) show(options_.stream, "\n");
   in_live_line_ = false;
 }
 

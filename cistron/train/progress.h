@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 namespace cistron::train {
 
@@ -45,6 +46,10 @@ class Progress {
   Clock::time_point last_{};
   bool in_live_line_ = false;
 };
+
+/// Writes `text` and flushes. A stream that takes nothing (closed, full, a pipe that nobody reads) is no error: what is shown
+/// must never stop the work.
+void show(std::FILE* stream, std::string_view text);
 
 /// 12345678 as "12,345,678".
 std::string with_commas(int64_t number);
