@@ -1,6 +1,8 @@
 // cistron train CONFIG --out RUN
 #include <fmt/format.h>
 
+#include <cmath>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -39,15 +41,19 @@ void print_result(const Options& o, const train::TrainResult& result) {
       line["valid_tokens"] = result.validation->tokens;
     }
     fmt::print("{}\n", line.dump());
-  } else if (result.validation) {
-    fmt::print("{}: step {}, held-out loss {:.4f} nats a token\n", o.out, result.step, result.validation->loss);
   } else {
-    fmt::print("{}: step {}, loss {:.4f} nats a token\n", o.out, result.step, result.loss);
+    const std::string step = fmt::format("{}: {}step {}", o.out, result.was_finished ? "finished already, at " : "", result.step);
+    const double loss = result.validation ? result.validation->loss : result.loss;
+    if (std::isfinite(loss))
+      fmt::print("{}, {}loss {:.4f} nats a token\n", step, result.validation ? "held-out " : "", loss);
+    else
+      fmt::print("{}\n", step);
   }
 }
 
 int run_train(const Options& o) {
   check_device(o);
+  if (o.out.empty()) throw Error(ErrorKind::kUsage, "the run has no name", "--out ''", "give the directory to write");
   if (o.ranks != 1) throw Error(ErrorKind::kUsage, "this build trains on one rank", "--ranks", "leave it at 1");
   const train::RunConfig config = read_config(o);
   train::Progress progress(train::ProgressOptions::standard_error(o.quiet));
@@ -58,8 +64,9 @@ int run_train(const Options& o) {
   train::Trainer trainer({.config = config, .run = o.out, .mode = mode, .signal = &interrupt.signal()}, pool, progress);
   const train::TrainResult result = trainer.run();
   if (result.interrupted) {
+    const auto config_file = std::filesystem::path(o.out) / "config.toml";  // resolved: what --set said is in it
     progress.warn(fmt::format("interrupted after step {}, the state is saved; go on with: cistron train {} --out {} --resume",
-                              result.step, o.config, o.out));
+                              result.step, config_file.string(), o.out));
     return kInterruptedBase + interrupt.signal();
   }
   print_result(o, result);

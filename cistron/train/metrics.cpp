@@ -49,6 +49,20 @@ double ValidationMetrics::perplexity() const { return std::exp(loss); }
 
 double ValidationMetrics::bits_per_token() const { return loss / std::numbers::ln2; }
 
+RecordedStep recorded_step(const fs::path& run, int64_t step) {
+  RecordedStep recorded;
+  std::ifstream stream(run / "metrics.jsonl");
+  const auto number = [](const nlohmann::json& line, const char* key) { return line.contains(key) && line[key].is_number(); };
+  for (std::string text; std::getline(stream, text);) {
+    const auto line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!line.is_object() || !number(line, "step") || line["step"] != step) continue;
+    if (number(line, "loss")) recorded.loss = line["loss"];
+    if (number(line, "valid_loss") && number(line, "valid_tokens"))
+      recorded.validation = {.step = step, .loss = line["valid_loss"], .tokens = line["valid_tokens"]};
+  }
+  return recorded;
+}
+
 Metrics::Metrics(const fs::path& run, int64_t last_step) : file_(run / "metrics.jsonl"), events_(run) {
   truncate_to(file_, last_step);
   fd_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);

@@ -2,7 +2,8 @@
 // RUN/metrics.jsonl and RUN/events.out.tfevents.*: the numbers of each step. Keys are fixed (docs: the interface).
 #include <cstdint>
 #include <filesystem>
-#include <memory>
+#include <limits>
+#include <optional>
 
 #include "cistron/io/atomic_file.h"
 #include "cistron/io/tensorboard.h"
@@ -29,6 +30,13 @@ struct ValidationMetrics {
   [[nodiscard]] double perplexity() const;
   [[nodiscard]] double bits_per_token() const;
 };
+
+/// What RUN/metrics.jsonl says of one step; not a number and nothing where it says nothing.
+struct RecordedStep {
+  double loss = std::numeric_limits<double>::quiet_NaN();
+  std::optional<ValidationMetrics> validation;
+};
+RecordedStep recorded_step(const std::filesystem::path& run, int64_t step);
 
 class Metrics {
  public:

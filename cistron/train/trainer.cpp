@@ -77,6 +77,7 @@ Trainer::Trainer(TrainerOptions options, ThreadPool& pool, Progress& progress)
                             with_commas(config_.model.active_parameters()), plan.report(), config_.recipe, pool.num_threads()));
   engine_ = std::make_unique<Engine>(engine_options_, plan, &pool);
   resume();
+  if (result_.was_finished) return;  // its files stay as they are
   constexpr int64_t kMasterAndMoments = 12, kSlack = 1 << 20;
   folder_.prepare(config_, config_.model.parameters() * kMasterAndMoments + kSlack);
   metrics_.emplace(folder_.path(), state_.step);
@@ -94,6 +95,11 @@ void Trainer::resume() {
   state_ = checkpoint->info().state;
   engine_->state() = state_.step_state;
   saved_step_ = state_.step;
+  const RecordedStep recorded = recorded_step(folder_.path(), state_.step);
+  result_.loss = recorded.loss;
+  result_.validation = recorded.validation;
+  result_.was_finished = at_end() && !state_.validation_due;
+  if (result_.was_finished) return;
   progress_.say(fmt::format("resuming after step {} from {}", state_.step, checkpoint->directory().string()));
 }
 

@@ -28,6 +28,7 @@ struct TrainerOptions {
 
 struct TrainResult {
   bool interrupted = false;
+  bool was_finished = false;  ///< there was nothing to do; the numbers are the recorded ones
   int64_t step = 0;
   int64_t tokens = 0;
   double loss = 0.0;                            ///< of the last step
