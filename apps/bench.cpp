@@ -128,15 +128,19 @@ int run_bench_train(const Options& o) {
 
 void add_bench(CLI::App& app, Run& run) {
   CLI::App* bench = app.add_subcommand("bench", "Measure");
+  const std::string example = "cistron bench train --preset tiny-protein --batch 8 --seq 512 --recipe fp32";
   bench->require_subcommand(1);
+  bench->footer("Example:\n  " + example);
   const auto o = std::make_shared<Options>();
-  CLI::App* verb = add_verb(*bench, "train", "Whole training steps on random tokens: forward, backward, clip, optimizer",
-                            "cistron bench train --preset tiny-protein --batch 8 --seq 512 --recipe fp32", *o);
+  CLI::App* verb =
+      add_verb(*bench, "train", "Whole training steps on random tokens: forward, backward, clip, optimizer", example, *o);
   const auto positive = CLI::Range(int64_t{1}, int64_t{1} << 30);
   verb->add_option("--preset", o->preset, "The model's shape")->capture_default_str();
   verb->add_option("--layers", o->layers, "Instead of the preset's")->check(positive);
   verb->add_option("--batch", o->batch, "Sequences in a step")->check(positive)->capture_default_str();
-  verb->add_option("--seq", o->seq, "Tokens of each")->check(positive)->capture_default_str();
+  verb->add_option("--seq", o->seq, "Tokens of each, at least 2")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
+      ->capture_default_str();
   verb->add_option("--recipe", o->recipe, "auto, fp32 or bf16")
       ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
       ->capture_default_str();

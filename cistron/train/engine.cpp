@@ -1,5 +1,6 @@
 #include "cistron/train/engine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -23,6 +24,25 @@ bool has_nonfinite(const Tensor& tensor) {
       if (!std::isfinite(static_cast<float>(x))) return true;
   }
   return false;
+}
+
+// In double, before sizes in 64 bits overflow; a bound from below, since only absurd sizes are refused here.
+void check_sizes(const EngineOptions& options) {
+  constexpr double kMostBytes = 0x1p50, kMostRows = 0x1p31;  // rows are counted in 32 bits
+  const auto real = [](int64_t size) { return static_cast<double>(size); };
+  const auto& c = options.model;
+  const double tokens = real(std::max(options.micro_batch_tokens, options.eval_batch_tokens));
+  const double attention = real(c.head_dim) * (2 * real(c.heads) + 2 * real(c.kv_heads));
+  const double experts = real(c.experts) * (3 * real(c.intermediate) + 1);
+  const double parameters = real(c.hidden) * (real(c.layers) * (attention + experts) + real(c.vocabulary));
+  const double activations =
+      tokens * (real(c.layers) * (real(c.hidden) + real(c.top_k) * real(c.intermediate)) + real(c.vocabulary));
+  if (tokens * real(c.top_k) >= kMostRows)
+    throw Error(ErrorKind::kUsage, fmt::format("{:.0f} tokens in one piece, each to {} experts, are too many", tokens, c.top_k),
+                "the batch", "stay under 2^31 in all: lower train.micro_batch_tokens or data.context (of bench: --batch, --seq)");
+  if (const double bytes = 16 * parameters + 4 * activations; bytes > kMostBytes)
+    throw Error(ErrorKind::kOutOfSpace, fmt::format("training needs over {:.0f} TB of memory", bytes / 1e12), "the model",
+                "check its sizes in [model], and those of the batch");
 }
 
 }  // namespace
@@ -55,6 +75,7 @@ Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan) {
 }
 
 MemoryPlan Engine::plan(const EngineOptions& options) {
+  check_sizes(options);
   Engine engine(options, meta_arenas(), Device{DeviceKind::kMeta}, nullptr);
   const nn::Batch batch = nn::meta_batch(options.micro_batch_tokens, 1);
   engine.step(std::span(&batch, 1), 1.0, 0.0);

@@ -45,7 +45,7 @@ struct StepResult {
 
 class Engine {
  public:
-  /// Runs a step and an evaluation on the meta device.
+  /// Runs a step and an evaluation on the meta device. Throws Error(kUsage) or Error(kOutOfSpace) for sizes beyond any machine.
   static MemoryPlan plan(const EngineOptions& options);
 
   /// Takes exactly the planned memory on the CPU; Error(kOutOfSpace) says what was needed. `pool` must outlive the engine.
