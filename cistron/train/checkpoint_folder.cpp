@@ -61,6 +61,15 @@ void CheckpointFolder::prune(int64_t step, int64_t keep) const {
   }
 }
 
+void CheckpointFolder::remove_partial() const {
+  std::vector<fs::path> left;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder_, ignored))
+    if (entry.path().filename().string().starts_with(kPrefix) && entry.path().extension() == kPartial)
+      left.push_back(entry.path());
+  for (const auto& path : left) fs::remove_all(path, ignored);
+}
+
 std::unique_ptr<Checkpoint> CheckpointFolder::find(const std::function<void(const std::string&)>& say) const {
   std::vector<std::string> candidates = names();
   const std::string latest = read_latest(folder_);

@@ -23,6 +23,9 @@ class CheckpointFolder {
   /// Null where there is none at all; Error(kBadData) where all are broken.
   [[nodiscard]] std::unique_ptr<Checkpoint> find(const std::function<void(const std::string&)>& say) const;
 
+  /// Removes what a killed process was writing.
+  void remove_partial() const;
+
  private:
   [[nodiscard]] std::vector<std::string> names() const;  // newest first, part-written ones left out
   void prune(int64_t step, int64_t keep) const;

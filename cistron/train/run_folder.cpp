@@ -19,14 +19,22 @@ bool is_fixed(const std::string& difference) {
   return std::ranges::any_of(kFixed, [&](std::string_view key) { return difference.starts_with(key); });
 }
 
+void check_unused(const fs::path& run) {
+  for (const auto& entry : fs::directory_iterator(run)) {
+    const bool empty = entry.path().filename() == RunLock::kName || (entry.is_directory() && fs::is_empty(entry.path()));
+    if (empty) continue;  // left by a start that was refused
+    throw Error(ErrorKind::kUsage, "the run exists already", run.string(),
+                "give --resume to go on with it, --force to start it again, or another --out");
+  }
+}
+
 }  // namespace
 
 RunFolder::RunFolder(fs::path path, Mode mode) : path_(std::move(path)), mode_(mode) {
-  if (mode_ == Mode::kNew && fs::exists(path_))
-    throw Error(ErrorKind::kUsage, "the run exists already", path_.string(),
-                "give --resume to go on with it, --force to start it again, or another --out");
-  if (fs::exists(path_) && !fs::is_directory(path_))
-    throw Error(ErrorKind::kUsage, "not a directory", path_.string(), "give another --out");
+  if (!fs::exists(path_)) return;
+  if (!fs::is_directory(path_)) throw Error(ErrorKind::kUsage, "not a directory", path_.string(), "give another --out");
+  if (mode_ == Mode::kNew) check_unused(path_);
+  lock_ = std::make_unique<RunLock>(path_);
 }
 
 std::unique_ptr<Checkpoint> RunFolder::resume_from(const RunConfig& config, uint64_t store_fingerprint,
@@ -50,17 +58,27 @@ std::unique_ptr<Checkpoint> RunFolder::resume_from(const RunConfig& config, uint
   return checkpoint;
 }
 
-void RunFolder::prepare(const RunConfig& config, int64_t checkpoint_bytes) const {
-  if (mode_ == Mode::kForce && fs::exists(path_)) {
-    for (const auto& entry : fs::directory_iterator(path_)) {
-      const std::string name = entry.path().filename().string();
-      if (name == "checkpoints" || name == "config.toml" || name == "metrics.jsonl" || name.starts_with("events.out.tfevents."))
-        fs::remove_all(entry.path());
-    }
-  }
+void RunFolder::make_and_lock() {
   std::error_code error;
   fs::create_directories(path_ / "checkpoints", error);
   if (error) throw Error(ErrorKind::kFailed, "cannot make the run's directory", path_.string(), error.message());
+  if (lock_ != nullptr) return;
+  lock_ = std::make_unique<RunLock>(path_);
+  check_unused(path_);  // another may have made it, and be done, since the constructor looked
+}
+
+void RunFolder::clear() const {
+  for (const auto& entry : fs::directory_iterator(path_)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "checkpoints" || name == "config.toml" || name == "metrics.jsonl" || name.starts_with("events.out.tfevents."))
+      fs::remove_all(entry.path());
+  }
+}
+
+void RunFolder::prepare(const RunConfig& config, int64_t checkpoint_bytes) {
+  if (mode_ == Mode::kForce && lock_ != nullptr) clear();
+  make_and_lock();
+  checkpoints().remove_partial();
   const auto available = static_cast<int64_t>(std::min<uintmax_t>(fs::space(path_).available, INT64_MAX));
   if (available < checkpoint_bytes)
     throw Error(ErrorKind::kOutOfSpace,

@@ -149,11 +149,44 @@ TEST_F(TrainerTest, AnExistingRunIsRefusedUnlessForced) {
   EXPECT_EQ(metrics("a").size(), 15U);
 }
 
+TEST_F(TrainerTest, ARunInUseIsRefusedInEveryMode) {
+  using Mode = RunFolder::Mode;
+  ThreadPool pool(1);
+  Progress progress({.quiet = true});
+  {
+    const Trainer holder({.config = config(), .run = run("a")}, pool, progress);
+    for (const Mode mode : {Mode::kResume, Mode::kForce})
+      EXPECT_THAT([&] { train(config(), "a", mode); }, testing::ThrowsMessage<Error>(HasSubstr("another process")));
+  }
+  EXPECT_EQ(train(config(), "a", Mode::kResume).step, 12);
+}
+
+TEST_F(TrainerTest, WhatARefusedOrKilledStartLeftIsNoObstacle) {
+  fs::create_directories(run("empty") / "checkpoints");
+  std::ofstream(run("empty") / RunLock::kName);
+  EXPECT_EQ(train(config(), "empty").step, 12);
+  fs::create_directories(run("foreign"));
+  std::ofstream(run("foreign") / "thesis.txt");
+  EXPECT_THROW(train(config(), "foreign"), Error);
+  const fs::path partial = run("killed") / "checkpoints" / "step-00000004.partial";
+  fs::create_directories(partial);
+  std::ofstream(partial / "parameters.safetensors") << "half";
+  EXPECT_EQ(train(config(), "killed", RunFolder::Mode::kResume).step, 12);
+  EXPECT_FALSE(fs::exists(partial));
+}
+
 TEST_F(TrainerTest, ResumingNothingStartsAfresh) { EXPECT_EQ(train(config(), "new", RunFolder::Mode::kResume).step, 12); }
 
 TEST_F(TrainerTest, ResumingADoneRunDoesNothing) {
-  train(config(), "a");
-  EXPECT_EQ(train(config(), "a", RunFolder::Mode::kResume).step, 12);
+  const TrainResult first = train(config(), "a");
+  const auto written = fs::last_write_time(run("a") / "config.toml");
+  const TrainResult again = train(config(), "a", RunFolder::Mode::kResume);
+  EXPECT_FALSE(first.was_finished);
+  EXPECT_TRUE(again.was_finished);
+  EXPECT_EQ(again.step, 12);
+  EXPECT_EQ(again.loss, first.loss);
+  EXPECT_EQ(again.validation.value().loss, first.validation.value().loss);
+  EXPECT_EQ(fs::last_write_time(run("a") / "config.toml"), written);
   EXPECT_EQ(metrics("a").size(), 15U);
 }
 
