@@ -172,7 +172,7 @@ def test_interrupts(program, directory):
     config = prepared(program, directory)
     settings = ["--set", "train.steps=40"]
     program.ok("train", config, "--out", directory / "whole", "--quiet", *settings)
-    for number, status in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]:
+    for number, status in [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]:
         run = directory / f"run{status}"
         process = subprocess.Popen([program.path, "train", str(config), "--out", str(run), *settings], stderr=subprocess.PIPE, text=True)
         deadline = time.time() + 60
@@ -183,10 +183,41 @@ def test_interrupts(program, directory):
         if process.returncode == 0:
             continue  # it was through before the signal came
         assert process.returncode == status, (process.returncode, errors)
-        assert "--resume" in errors
+        assert f"cistron train {run}/config.toml --out {run} --resume" in errors
         assert (run / "checkpoints" / "latest").exists()
-        program.ok("train", config, "--out", run, "--quiet", "--resume", *settings)
+        program.ok("train", run / "config.toml", "--out", run, "--quiet", "--resume")
         assert metrics(run) == metrics(directory / "whole")
+
+
+def test_what_is_shown_cannot_stop_a_run(program, directory):
+    config = prepared(program, directory)
+    command = f"'{program.path}' train '{config}' --out '{directory}/run%d'"
+    ends = ["2>&-", "2>/dev/full", "2>&1 >/dev/null | head -c 1 >/dev/null; exit ${PIPESTATUS[0]}"]
+    for number, end in enumerate(ends):
+        done = subprocess.run(["bash", "-c", f"{command % number} {end}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert done.returncode == 0, (end, done)
+        assert len(metrics(directory / f"run{number}")) == 12 + 3, end
+    wrong = subprocess.run(["bash", "-c", f"{command % 0} 2>/dev/full"])  # it exists
+    assert wrong.returncode == 2, wrong
+    limited = subprocess.run(["bash", "-c", f"ulimit -f 20; {command % 9}"], capture_output=True, text=True)
+    assert limited.returncode == 4 and "cistron: error: " in limited.stderr, limited
+
+
+def test_a_finished_run(program, directory):
+    run = trained(program, directory)
+    done = program.ok("train", directory / "run.toml", "--out", run, "--resume", "--quiet")
+    assert "finished already, at step 12, held-out loss" in done.stdout, done.stdout
+
+
+def test_sizes_beyond_any_machine(program, directory):
+    config = prepared(program, directory)
+    program.fails(2, "--seq", "bench", "train", "--seq", 1)
+    program.fails(2, "tokens in one piece", "bench", "train", "--batch", 1 << 30, "--seq", 1 << 30)
+    program.fails(2, "2^50 parameters", "train", config, "--out", directory / "run", "--set", "model.hidden=1000000000")
+    program.fails(4, "TB of memory", "train", config, "--out", directory / "run", "--set", "model.hidden=10000000")
+    program.fails(2, "--out", "train", config, "--out", "")
+    assert "cistron bench train" in program.ok("bench", "--help").stdout
+    assert not (directory / "run").exists()
 
 
 def test_not_finite(program, directory):
