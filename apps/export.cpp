@@ -29,8 +29,9 @@ void print_result(const Options& o, const ModelSource& source, std::string_view 
 }
 
 int run_export(const Options& o) {
-  const char* weights = std::filesystem::exists(std::filesystem::path(o.out) / "model.safetensors") ? "model.safetensors"
-                                                                                                  : "model.safetensors.index.json";
+  const char* weights = std::filesystem::exists(std::filesystem::path(o.out) / "model.safetensors")
+                            ? "model.safetensors"
+                            : "model.safetensors.index.json";
   const bool replace = check_output({.path = o.out, .inputs = {o.model}, .marks = {"config.json", weights}}, o);
   const ModelSource source(o.model);
   if (source.checkpoint() == nullptr)

@@ -35,8 +35,11 @@ bool check_output(const Output& output, const Common& common) {
   const bool is_directory = fs::is_directory(status);
   if (is_directory && fs::is_empty(path, error)) return true;
   if (!common.force) refuse("the output exists already", path, "give --force to replace it, or another --out");
-  const bool ours = is_directory && std::ranges::all_of(output.marks, [&](const auto& mark) { return fs::exists(fs::path(path) / mark); });
-  if (!ours) refuse("--force replaces only what this verb wrote, and this is something else", path, "remove it yourself, or give another --out");
+  const bool ours =
+      is_directory && std::ranges::all_of(output.marks, [&](const auto& mark) { return fs::exists(fs::path(path) / mark); });
+  if (!ours)
+    refuse("--force replaces only what this verb wrote, and this is something else", path,
+           "remove it yourself, or give another --out");
   return true;
 }
 

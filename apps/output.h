@@ -13,8 +13,9 @@ struct Output {
   std::vector<std::string> marks;   ///< the files by which an earlier output of this verb is known; all must be there
 };
 
-/// Whether `path` is to be replaced: --force was given and it is this verb's own earlier output, or it is an empty directory. Throws
-/// Error(kUsage) for an empty path, an existing output without --force, an input, and anything that this verb did not write.
+/// Whether `path` is to be replaced: --force was given and it is this verb's own earlier output, or it is an empty directory.
+/// Throws Error(kUsage) for an empty path, an existing output without --force, an input, and anything that this verb did not
+/// write.
 bool check_output(const Output& output, const Common& common);
 
 }  // namespace cistron::apps

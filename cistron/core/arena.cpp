@@ -39,18 +39,16 @@ Arena::~Arena() {
 }
 
 std::shared_ptr<Arena> Arena::meta(std::string name) {
-  return std::shared_ptr<Arena>(new Arena(std::move(name), Device{DeviceKind::kMeta}, nullptr, Backing::kNone,
-                                          std::numeric_limits<int64_t>::max()));
+  return std::shared_ptr<Arena>(
+      new Arena(std::move(name), Device{DeviceKind::kMeta}, nullptr, Backing::kNone, std::numeric_limits<int64_t>::max()));
 }
 
 std::shared_ptr<Arena> Arena::planned(std::string name, Device device, MemorySource& source, int64_t capacity) {
-  return std::shared_ptr<Arena>(
-      new Arena(std::move(name), device, &source, Backing::kOneBlock, round_up(capacity, kAlignment)));
+  return std::shared_ptr<Arena>(new Arena(std::move(name), device, &source, Backing::kOneBlock, round_up(capacity, kAlignment)));
 }
 
 std::shared_ptr<Arena> Arena::growing(std::string name, Device device, MemorySource& source) {
-  return std::shared_ptr<Arena>(
-      new Arena(std::move(name), device, &source, Backing::kEach, std::numeric_limits<int64_t>::max()));
+  return std::shared_ptr<Arena>(new Arena(std::move(name), device, &source, Backing::kEach, std::numeric_limits<int64_t>::max()));
 }
 
 Arena::Block Arena::allocate(int64_t bytes) {
@@ -78,8 +76,8 @@ int64_t Arena::take_offset(int64_t bytes) {
     return offset;
   }
   if (bytes > capacity_ - end_)
-    throw Error(ErrorKind::kOutOfSpace, fmt::format("out of memory: arena '{}': {} bytes asked for, {} of {} in use", name_,
-                                                    bytes, in_use_, capacity_));
+    throw Error(ErrorKind::kOutOfSpace,
+                fmt::format("out of memory: arena '{}': {} bytes asked for, {} of {} in use", name_, bytes, in_use_, capacity_));
   const int64_t offset = end_;
   end_ += bytes;
   peak_ = std::max(peak_, end_);

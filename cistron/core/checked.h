@@ -39,8 +39,8 @@ template <class To, class From>
 To narrow(From value) {
   static_assert(std::is_integral_v<To> && std::is_integral_v<From>);
   const auto result = static_cast<To>(value);
-  CISTRON_CHECK(static_cast<From>(result) == value && (result < To{}) == (value < From{}), "{} does not fit in {} bits",
-                value, 8 * sizeof(To));
+  CISTRON_CHECK(static_cast<From>(result) == value && (result < To{}) == (value < From{}), "{} does not fit in {} bits", value,
+                8 * sizeof(To));
   return result;
 }
 

@@ -40,7 +40,7 @@ struct Context {
   ParameterAccess* parameters = nullptr;  ///< null: no module may be run
   CUstream_st* stream = nullptr;          ///< on CUDA, the queue that everything runs on; null: the default one
   Precision precision = Precision::kF32;
-  int sm_budget = 0;                      ///< multiprocessors a persistent kernel may take; 0: all
+  int sm_budget = 0;  ///< multiprocessors a persistent kernel may take; 0: all
   /// Called with each module's output and input gradient, in order, where somebody looks for the first bad number; usually empty.
   std::function<void(std::string_view module, const Tensor& value)> observe;
 

@@ -10,10 +10,10 @@ namespace cistron {
 
 /// The value is the exit status of the program.
 enum class ErrorKind : int {
-  kFailed = 1,       ///< failed while running
-  kUsage = 2,        ///< command line or configuration
-  kBadData = 3,      ///< input data
-  kOutOfSpace = 4,   ///< memory or disk
+  kFailed = 1,      ///< failed while running
+  kUsage = 2,       ///< command line or configuration
+  kBadData = 3,     ///< input data
+  kOutOfSpace = 4,  ///< memory or disk
 };
 
 /// `what()` is one line, `<what>: <where>: <what to do>`; the program puts `cistron: error: ` before it.
@@ -33,8 +33,8 @@ class Error : public std::runtime_error {
 }  // namespace cistron
 
 /// Throws `Error(kFailed)` with the formatted message and the condition. Operations tag the message: `"[rms_norm] ..."`.
-#define CISTRON_CHECK(condition, ...)                                               \
-  do {                                                                              \
-    if (!(condition)) [[unlikely]]                                                  \
-      ::cistron::throw_check_failed(#condition, ::fmt::format(__VA_ARGS__));        \
+#define CISTRON_CHECK(condition, ...)                                        \
+  do {                                                                       \
+    if (!(condition)) [[unlikely]]                                           \
+      ::cistron::throw_check_failed(#condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)

@@ -10,8 +10,8 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 4> c, std::array<uint32_t, 2
   constexpr uint32_t kW0 = 0x9E3779B9, kW1 = 0xBB67AE85;
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = kM0 * c[0], p1 = kM1 * c[2];
-    c = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k[0], static_cast<uint32_t>(p1),
-         static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k[1], static_cast<uint32_t>(p0)};
+    c = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k[0], static_cast<uint32_t>(p1), static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k[1],
+         static_cast<uint32_t>(p0)};
     k[0] += kW0;
     k[1] += kW1;
   }

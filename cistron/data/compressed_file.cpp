@@ -22,7 +22,7 @@ BGZF* open_file(const std::filesystem::path& path) {
   hts_set_log_level(HTS_LOG_OFF);  // what it would say is in our errors
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) refuse(path, "cannot open the file", std::generic_category().message(errno));
-  struct stat info {};
+  struct stat info{};
   const bool is_directory = fstat(fd, &info) == 0 && S_ISDIR(info.st_mode);
   BGZF* file = is_directory ? nullptr : bgzf_dopen(fd, "r");
   if (file != nullptr) return file;

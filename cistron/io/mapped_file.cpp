@@ -24,7 +24,7 @@ std::string reason() { return std::generic_category().message(errno); }
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) refuse(path_, reason());
-  struct stat info {};
+  struct stat info{};
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     close(fd);
     refuse(path_, "it is not a regular file");

@@ -1,9 +1,9 @@
 #include "cistron/model/config.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
-
-#include <fmt/format.h>
 
 #include "cistron/core/checked.h"
 #include "cistron/core/nearest.h"
@@ -26,17 +26,51 @@ void positive(std::string_view key, int64_t value, int64_t most = kMost) {
 const std::map<std::string, ModelConfig, std::less<>>& presets() {
   static const std::map<std::string, ModelConfig, std::less<>> all{
       {"tiny-protein",
-       {.layers = 4, .hidden = 256, .intermediate = 256, .heads = 4, .kv_heads = 4, .experts = 8, .top_k = 2, .context = 512,
-        .vocabulary = 33, .rope_theta = 1e4}},
+       {.layers = 4,
+        .hidden = 256,
+        .intermediate = 256,
+        .heads = 4,
+        .kv_heads = 4,
+        .experts = 8,
+        .top_k = 2,
+        .context = 512,
+        .vocabulary = 33,
+        .rope_theta = 1e4}},
       {"mixtral-8x7b",
-       {.layers = 32, .hidden = 4096, .intermediate = 14336, .heads = 32, .kv_heads = 8, .experts = 8, .top_k = 2,
-        .context = 32768, .vocabulary = 32000, .rope_theta = 1e6}},
+       {.layers = 32,
+        .hidden = 4096,
+        .intermediate = 14336,
+        .heads = 32,
+        .kv_heads = 8,
+        .experts = 8,
+        .top_k = 2,
+        .context = 32768,
+        .vocabulary = 32000,
+        .rope_theta = 1e6}},
       {"fine-grained-64",
-       {.layers = 4, .hidden = 2048, .intermediate = 1024, .heads = 16, .kv_heads = 4, .experts = 64, .top_k = 8,
-        .context = 2048, .vocabulary = 512, .rope_theta = 1e4}},
+       {.layers = 4,
+        .hidden = 2048,
+        .intermediate = 1024,
+        .heads = 16,
+        .kv_heads = 4,
+        .experts = 64,
+        .top_k = 8,
+        .context = 2048,
+        .vocabulary = 512,
+        .rope_theta = 1e4}},
       {"progen3-3b",
-       {.layers = 24, .hidden = 1280, .intermediate = 3840, .heads = 16, .kv_heads = 16, .experts = 8, .top_k = 2,
-        .context = 65536, .vocabulary = 134, .rope_theta = 1e5, .clip_qkv = 8.0, .aux_loss = 0.05}},
+       {.layers = 24,
+        .hidden = 1280,
+        .intermediate = 3840,
+        .heads = 16,
+        .kv_heads = 16,
+        .experts = 8,
+        .top_k = 2,
+        .context = 65536,
+        .vocabulary = 134,
+        .rope_theta = 1e5,
+        .clip_qkv = 8.0,
+        .aux_loss = 0.05}},
   };
   return all;
 }
@@ -104,8 +138,9 @@ int64_t ModelConfig::active_parameters() const { return checked_add(shared_param
 ModelConfig preset(std::string_view name) {
   const auto found = presets().find(name);
   if (found == presets().end())
-    throw Error(ErrorKind::kUsage, "unknown preset", fmt::format("'{}'", name),
-                fmt::format("did you mean '{}'? The presets are {}", nearest(name, preset_names()), fmt::join(preset_names(), ", ")));
+    throw Error(
+        ErrorKind::kUsage, "unknown preset", fmt::format("'{}'", name),
+        fmt::format("did you mean '{}'? The presets are {}", nearest(name, preset_names()), fmt::join(preset_names(), ", ")));
   ModelConfig config = found->second;
   config.validate();
   return config;

@@ -101,8 +101,7 @@ void Decoder::train_step(Context& ctx, const nn::Batch& batch, const StepState& 
   Tensor dx = ctx.empty(x.shape());
   x = {};
   final_norm_.backward(ctx, dnormed, saved, dx, /*accumulate_dx=*/false);
-  for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer)
-    (*layer)->backward(ctx, dx, batch, recompute, saved, aux);
+  for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) (*layer)->backward(ctx, dx, batch, recompute, saved, aux);
   ops::embedding_backward(ctx, {.dy = dx, .tokens = batch.tokens, .dtable = ctx.grad(embedding_)});
   ctx.grad_ready(embedding_);
 }

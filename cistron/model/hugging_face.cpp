@@ -118,7 +118,8 @@ class Importer {
   void check_all_used(bool tied) const {
     for (const auto& [name, view] : model_.tensors()) {
       const bool known = used_.contains(name) || name.ends_with(".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
-      if (!known) throw Error(ErrorKind::kBadData, fmt::format("tensor '{}' has no place", name), where_, "is config.json of this model?");
+      if (!known)
+        throw Error(ErrorKind::kBadData, fmt::format("tensor '{}' has no place", name), where_, "is config.json of this model?");
     }
   }
 
@@ -188,7 +189,8 @@ void export_hugging_face(const std::filesystem::path& directory, const ModelConf
       const auto [mapping, piece] = find_piece(all, spec.name);
       const auto source = values(mapping->ours);
       if (static_cast<int64_t>(source.size()) != mapping->numel)
-        throw Error(ErrorKind::kBadData, fmt::format("'{}' has {} values instead of {}", mapping->ours, source.size(), mapping->numel),
+        throw Error(ErrorKind::kBadData,
+                    fmt::format("'{}' has {} values instead of {}", mapping->ours, source.size(), mapping->numel),
                     directory.string(), "the checkpoint belongs to another model");
       const auto bytes = std::as_bytes(source.subspan(static_cast<size_t>(piece->begin)));
       writer.write(spec.name, bytes.first(static_cast<size_t>(io::safetensors_bytes(spec))));

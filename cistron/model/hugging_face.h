@@ -9,8 +9,9 @@
 //   layers.L.moe.down [E]       model.layers.L.block_sparse_moe.experts.e.w2.weight
 //   layers.L.{attention,moe}_norm   model.layers.L.{input,post_attention}_layernorm.weight
 //   final_norm, head            model.norm.weight, lm_head.weight (absent when tied)
-// Import also reads the stacked layout (mlp.experts.gate_up_proj [E, 2F, H], down_proj [E, H, F], mlp.gate.weight), both spellings of
-// the RoPE parameters, and f32, bf16 and f16. Every tensor must be used and every parameter filled, or Error(kBadData) names it.
+// Import also reads the stacked layout (mlp.experts.gate_up_proj [E, 2F, H], down_proj [E, H, F], mlp.gate.weight), both
+// spellings of the RoPE parameters, and f32, bf16 and f16. Every tensor must be used and every parameter filled, or
+// Error(kBadData) names it.
 #include <filesystem>
 #include <functional>
 #include <span>
@@ -34,8 +35,8 @@ std::string hugging_face_config(const ModelConfig& config, const SpecialTokens& 
 void import_hugging_face(const std::filesystem::path& directory, const ModelConfig& config,
                          const std::function<void(const std::string& name, std::span<const float> values)>& fill);
 
-/// Writes config.json and model*.safetensors, f32, of at most `shard_bytes` each, into `directory` (which must exist). `values` gives the values of one of our
-/// parameters; one is asked for at a time.
+/// Writes config.json and model*.safetensors, f32, of at most `shard_bytes` each, into `directory` (which must exist). `values`
+/// gives the values of one of our parameters; one is asked for at a time.
 void export_hugging_face(const std::filesystem::path& directory, const ModelConfig& config, const SpecialTokens& tokens,
                          const std::function<std::span<const float>(const std::string& name)>& values,
                          int64_t shard_bytes = int64_t{4} << 30);

@@ -35,7 +35,7 @@ class Reader {
   T get(const char* key) const {
     const auto found = object_.find(key);
     if (found == object_.end() || found->is_null()) refuse(file_, fmt::format("'{}' is missing", key), "a Mixtral config has it");
-    const bool right = std::is_same_v<T, bool> ? found->is_boolean()
+    const bool right = std::is_same_v<T, bool>          ? found->is_boolean()
                        : std::is_same_v<T, std::string> ? found->is_string()
                        : std::is_integral_v<T>          ? found->is_number_integer()
                                                         : found->is_number();

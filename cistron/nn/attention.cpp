@@ -8,14 +8,10 @@ namespace cistron::nn {
 
 SelfAttention::SelfAttention(const Options& options)
     : options_(options),
-      qkv_({.name = options.name + ".qkv",
-            .in = options.hidden,
-            .out = options.shape.qkv_width(),
-            .init_std = options.init_std}),
-      out_({.name = options.name + ".out",
-            .in = options.shape.out_width(),
-            .out = options.hidden,
-            .init_std = options.init_std}) {}
+      qkv_({.name = options.name + ".qkv", .in = options.hidden, .out = options.shape.qkv_width(), .init_std = options.init_std}),
+      out_(
+          {.name = options.name + ".out", .in = options.shape.out_width(), .out = options.hidden, .init_std = options.init_std}) {
+}
 
 float SelfAttention::scale() const { return 1.0F / std::sqrt(static_cast<float>(options_.shape.head_dim)); }
 
@@ -60,11 +56,8 @@ Tensor SelfAttention::backward(Context& ctx, const Tensor& dy, const Batch& batc
                                 .scale = scale(),
                                 .causal = options_.causal,
                                 .dqkv = dqkv});
-  ops::rope(ctx, {.qkv = dqkv,
-                  .positions = batch.positions,
-                  .shape = options_.shape,
-                  .theta = options_.rope_theta,
-                  .inverse = true});
+  ops::rope(ctx,
+            {.qkv = dqkv, .positions = batch.positions, .shape = options_.shape, .theta = options_.rope_theta, .inverse = true});
   if (options_.clip_qkv > 0)
     ops::clamp_backward(ctx, {.clamped = saved.pop("attention.clamped"), .limit = options_.clip_qkv, .dx = dqkv});
   Tensor dx = qkv_.backward(ctx, dqkv, saved);

@@ -7,7 +7,8 @@
 
 namespace cistron::nn {
 
-/// Grouped-query self-attention with rotary positions over packed sequences: qkv product, clamp, rotation, attention, output product.
+/// Grouped-query self-attention with rotary positions over packed sequences: qkv product, clamp, rotation, attention, output
+/// product.
 class SelfAttention {
  public:
   struct Options {

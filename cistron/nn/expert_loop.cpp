@@ -87,11 +87,8 @@ Sequential::Gradients ExpertLoop::backward(Context& ctx, const Tensor& dy, Saved
     ops::gather(ctx, {.x = dy, .groups = one, .out = dy_e});
     ops::matmul_wgrad(ctx, {.dy = dy_e, .x = a_e, .out = of_expert(dw2.grad, s.expert), .accumulate = dw2.accumulate});
     ops::matmul_dgrad(ctx, {.dy = dy_e, .w = of_expert(w2, s.expert), .out = da_e});
-    ops::scaled_swiglu_backward(ctx, {.dy = da_e,
-                                      .gate_up = h_e,
-                                      .groups = one,
-                                      .dgate_up = dh_e,
-                                      .dweight = drow_weight.rows(s.begin, s.count)});
+    ops::scaled_swiglu_backward(
+        ctx, {.dy = da_e, .gate_up = h_e, .groups = one, .dgate_up = dh_e, .dweight = drow_weight.rows(s.begin, s.count)});
     ops::matmul_wgrad(ctx, {.dy = dh_e, .x = x_e, .out = of_expert(dw1.grad, s.expert), .accumulate = dw1.accumulate});
     ops::matmul_dgrad(ctx, {.dy = dh_e, .w = of_expert(w1, s.expert), .out = dx_e});
   }

@@ -33,7 +33,8 @@ void draw(Context& ctx, const Parameter& parameter, uint64_t seed, const Tensor&
   ctx.parallel_for(ceil_div(size, kChunk), [&](int64_t chunk) {
     for (int64_t i = chunk * kChunk; i < std::min(size, (chunk + 1) * kChunk); ++i)
       values[static_cast<size_t>(i)] =
-          parameter.init == Init::kOnes ? 1.0F : static_cast<float>(parameter.init_std * rng.normal(first + static_cast<uint64_t>(i)));
+          parameter.init == Init::kOnes ? 1.0F
+                                        : static_cast<float>(parameter.init_std * rng.normal(first + static_cast<uint64_t>(i)));
   });
 }
 

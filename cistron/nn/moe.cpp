@@ -5,19 +5,14 @@ namespace cistron::nn {
 namespace {
 
 Sequential make_experts(const MoeBlock::Options& o) {
-  return Sequential{Gather{},
-                    GroupedLinear{{.experts = o.experts,
-                                   .in = o.hidden,
-                                   .out = 2 * o.intermediate,
-                                   .name = o.name + ".gate_up",
-                                   .init_std = o.init_std}},
-                    ScaledSwiGlu{},
-                    GroupedLinear{{.experts = o.experts,
-                                   .in = o.intermediate,
-                                   .out = o.hidden,
-                                   .name = o.name + ".down",
-                                   .init_std = o.init_std}},
-                    Combine{}};
+  return Sequential{
+      Gather{},
+      GroupedLinear{
+          {.experts = o.experts, .in = o.hidden, .out = 2 * o.intermediate, .name = o.name + ".gate_up", .init_std = o.init_std}},
+      ScaledSwiGlu{},
+      GroupedLinear{
+          {.experts = o.experts, .in = o.intermediate, .out = o.hidden, .name = o.name + ".down", .init_std = o.init_std}},
+      Combine{}};
 }
 
 }  // namespace
@@ -32,8 +27,7 @@ MoeBlock::MoeBlock(const Options& options)
       grouped_(make_experts(options)),
       loop_(*grouped_.parameters()[0], *grouped_.parameters()[1]) {}
 
-MoeBlock::Output MoeBlock::forward(Context& ctx, const Tensor& x, Saved& saved, const Tensor& stats,
-                                   const Tensor& replay) const {
+MoeBlock::Output MoeBlock::forward(Context& ctx, const Tensor& x, Saved& saved, const Tensor& stats, const Tensor& replay) const {
   const auto [experts, groups] = router_.forward(ctx, x, saved, stats, replay);
   Output output{.experts = experts};
   output.y = options_.loop ? loop_.forward(ctx, x, groups, saved) : grouped_.forward(ctx, x, groups, saved);

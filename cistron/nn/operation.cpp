@@ -79,8 +79,8 @@ Tensor ScaledSwiGlu::backward(Context& ctx, const Tensor& dy, const ops::Groups&
   const Tensor gate_up = saved.pop("scaled_swiglu.gate_up");
   Tensor dgate_up = ctx.empty(gate_up.shape());
   drow_weight = ctx.empty({gate_up.dim(0)}, DType::kF32);
-  ops::scaled_swiglu_backward(
-      ctx, {.dy = dy, .gate_up = gate_up, .groups = groups, .dgate_up = dgate_up, .dweight = drow_weight});
+  ops::scaled_swiglu_backward(ctx,
+                              {.dy = dy, .gate_up = gate_up, .groups = groups, .dgate_up = dgate_up, .dweight = drow_weight});
   return dgate_up;
 }
 

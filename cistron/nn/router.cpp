@@ -18,10 +18,7 @@ Tensor to_dtype(Context& ctx, const Tensor& x, DType dtype) {
 
 Router::Router(const Options& options)
     : options_(options),
-      weight_{.name = options.name,
-              .shape = {options.experts, options.hidden},
-              .init_std = options.init_std,
-              .keep_f32 = true} {}
+      weight_{.name = options.name, .shape = {options.experts, options.hidden}, .init_std = options.init_std, .keep_f32 = true} {}
 
 Router::Routing Router::forward(Context& ctx, const Tensor& x, Saved& saved, const Tensor& stats, const Tensor& replay) const {
   const int64_t tokens = x.dim(0);
@@ -31,12 +28,8 @@ Router::Routing Router::forward(Context& ctx, const Tensor& x, Saved& saved, con
   Tensor experts = replay.defined() ? replay : ctx.empty({tokens, options_.top_k}, DType::kI32);
   ops::matmul_forward(ctx, {.x = to_dtype(ctx, x, DType::kF32), .w = ctx.weights(weight_), .out = probs});
   ctx.report(weight_.name, probs);
-  ops::router_forward(ctx, {.logits = probs,
-                            .probs = probs,
-                            .lse = lse,
-                            .experts = experts,
-                            .weights = weights,
-                            .replay = replay.defined()});
+  ops::router_forward(
+      ctx, {.logits = probs, .probs = probs, .lse = lse, .experts = experts, .weights = weights, .replay = replay.defined()});
   if (stats.defined()) ops::router_stats(ctx, {.probs = probs, .lse = lse, .experts = experts, .stats = stats});
   Routing routing{.experts = experts, .groups = ops::empty_groups(ctx, tokens, options_.top_k, options_.experts)};
   ops::build_groups(ctx, {.experts = experts, .weights = weights, .groups = routing.groups});

@@ -1,6 +1,6 @@
 #pragma once
-// What forward keeps for backward, in plain sight: a stack of named tensors. Backward pops in reverse order and says what it expects,
-// so a mismatch is found at once.
+// What forward keeps for backward, in plain sight: a stack of named tensors. Backward pops in reverse order and says what it
+// expects, so a mismatch is found at once.
 #include <string>
 #include <vector>
 

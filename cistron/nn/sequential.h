@@ -4,8 +4,8 @@
 //   nn::Sequential mlp{nn::Gather{}, nn::GroupedLinear{{.experts = 8, .in = 256, .out = 512}}, nn::ScaledSwiGlu{},
 //                      nn::GroupedLinear{{.experts = 8, .in = 256, .out = 256}}, nn::Combine{}};
 //
-// `plan` says which runs of operations a fusion would take and why the rest are not; the table is empty so far, and `forward` runs every
-// operation by itself.
+// `plan` says which runs of operations a fusion would take and why the rest are not; the table is empty so far, and `forward`
+// runs every operation by itself.
 #include <concepts>
 #include <functional>
 #include <memory>

@@ -16,7 +16,8 @@ void dispatch(const char* op, Context& ctx, const Args& args, void (*cpu)(Contex
 
 /// For operations that CUDA has too; without nvcc, `no_cuda/` defines the function and throws.
 template <class Args>
-void dispatch(const char* op, Context& ctx, const Args& args, void (*cpu)(Context&, const Args&), void (*cuda)(Context&, const Args&)) {
+void dispatch(const char* op, Context& ctx, const Args& args, void (*cpu)(Context&, const Args&),
+              void (*cuda)(Context&, const Args&)) {
   if (ctx.device.is_cuda()) return cuda(ctx, args);
   dispatch(op, ctx, args, cpu);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Rows of a table by token. forward: y[t, :] = table[tokens[t], :].  backward: dtable[v, :] = sum over t with tokens[t] = v of dy[t, :],
-// in f32 and in the order of t. A token outside [0, V) throws and names its position.
+// Rows of a table by token. forward: y[t, :] = table[tokens[t], :].  backward: dtable[v, :] = sum over t with tokens[t] = v of
+// dy[t, :], in f32 and in the order of t. A token outside [0, V) throws and names its position.
 #include "cistron/core/context.h"
 
 namespace cistron::ops {

@@ -16,7 +16,7 @@ void gather(Context& ctx, const Gather& args);
 struct Combine {
   const Tensor& x;  // [R, H]
   const Groups& groups;
-  const Tensor& out;  // [T, H]
+  const Tensor& out;        // [T, H]
   bool accumulate = false;  // add to out (rounded once)
 };
 void combine(Context& ctx, const Combine& args);

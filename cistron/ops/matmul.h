@@ -11,24 +11,24 @@
 namespace cistron::ops {
 
 struct MatmulForward {
-  const Tensor& x;  // [M, K]
-  const Tensor& w;  // [N, K]
+  const Tensor& x;    // [M, K]
+  const Tensor& w;    // [N, K]
   const Tensor& out;  // [M, N]
   bool accumulate = false;
 };
 void matmul_forward(Context& ctx, const MatmulForward& args);
 
 struct MatmulDgrad {
-  const Tensor& dy;  // [M, N]
-  const Tensor& w;   // [N, K]
+  const Tensor& dy;   // [M, N]
+  const Tensor& w;    // [N, K]
   const Tensor& out;  // [M, K]
   bool accumulate = false;
 };
 void matmul_dgrad(Context& ctx, const MatmulDgrad& args);
 
 struct MatmulWgrad {
-  const Tensor& dy;  // [M, N]
-  const Tensor& x;   // [M, K]
+  const Tensor& dy;   // [M, N]
+  const Tensor& x;    // [M, K]
   const Tensor& out;  // [N, K] f32
   bool accumulate = false;
 };

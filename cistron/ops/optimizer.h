@@ -1,10 +1,11 @@
 #pragma once
 // The update, for all parameters in one call. Numbers that change by step are read from `StepState` on the device.
-//   norm:  grad_norm = sqrt(sum of squares of all gradients), in f64, in a fixed order;  clip_factor = min(1, clip_norm / (grad_norm + 1e-6))
+//   norm:  grad_norm = sqrt(sum of squares of all gradients), in f64, in a fixed order;  clip_factor = min(1, clip_norm /
+//   (grad_norm + 1e-6))
 //          (clip_norm 0: factor 1), as torch.nn.utils.clip_grad_norm_;  finite = isfinite(grad_norm)
 //   AdamW: m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, g the clipped gradient;
-//          p -= lr decay p;  p -= lr (m / c1) / (sqrt(v / c2) + eps), c = 1 - b^step. Loshchilov & Hutter, "Decoupled weight decay
-//          regularization" (2019), in torch.optim.AdamW's order. Nothing is touched when `finite` is 0.
+//          p -= lr decay p;  p -= lr (m / c1) / (sqrt(v / c2) + eps), c = 1 - b^step. Loshchilov & Hutter, "Decoupled weight
+//          decay regularization" (2019), in torch.optim.AdamW's order. Nothing is touched when `finite` is 0.
 #include <span>
 
 #include "cistron/core/context.h"

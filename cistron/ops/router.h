@@ -30,13 +30,13 @@ struct RouterStats {
 void router_stats(Context& ctx, const RouterStats& args);
 
 struct RouterBackward {
-  const Tensor& probs;    // [T, E]
-  const Tensor& lse;      // [T]
-  const Tensor& experts;  // [T, k]
-  const Tensor& weights;  // [T, k]
+  const Tensor& probs;        // [T, E]
+  const Tensor& lse;          // [T]
+  const Tensor& experts;      // [T, k]
+  const Tensor& weights;      // [T, k]
   const Tensor& drow_weight;  // [R] f32: gradient of each routed row's weight (scaled_swiglu_backward)
   const Groups& groups;
-  const Tensor& stats;  // [2E + 3] f64 of the micro-batch that is differentiated (all layers, all ranks)
+  const Tensor& stats;           // [2E + 3] f64 of the micro-batch that is differentiated (all layers, all ranks)
   float aux_coefficient = 0.0F;  // of the load-balancing loss in the objective
   float z_coefficient = 0.0F;
   const Tensor& dlogits;  // [T, E] f32

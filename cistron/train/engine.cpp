@@ -62,7 +62,8 @@ Engine::Arenas Engine::meta_arenas() {
 Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan) {
   constexpr const char* kAdvice = "use a smaller model, lower train.micro_batch_tokens, or set train.recompute = \"layer\"";
   if (const int64_t available = available_host_memory(); plan.total() > available)
-    throw Error(ErrorKind::kOutOfSpace, "not enough memory", fmt::format("{}; {} bytes are available", plan.report(), available), kAdvice);
+    throw Error(ErrorKind::kOutOfSpace, "not enough memory", fmt::format("{}; {} bytes are available", plan.report(), available),
+                kAdvice);
   const auto arena = [](const char* name, int64_t bytes) { return Arena::planned(name, Device{}, host_memory(), bytes); };
   try {
     return {.parameters = {.parameters = arena("parameters", plan.parameters),

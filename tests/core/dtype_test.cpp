@@ -21,7 +21,7 @@ TEST(Bf16, EveryValueSurvivesTheRoundTrip) {
 }
 
 TEST(Bf16, RoundsToNearestEven) {
-  EXPECT_EQ(static_cast<float>(bf16(1.0F + 0x1p-8F)), 1.0F);            // a tie goes to the even neighbour below
+  EXPECT_EQ(static_cast<float>(bf16(1.0F + 0x1p-8F)), 1.0F);              // a tie goes to the even neighbour below
   EXPECT_EQ(static_cast<float>(bf16(1.0F + 0x1.8p-7F)), 1.0F + 0x1p-6F);  // and above
   EXPECT_EQ(static_cast<float>(bf16(1.0F + 0x1.1p-8F)), 1.0F + 0x1p-7F);
   EXPECT_TRUE(std::isinf(static_cast<float>(bf16(std::numeric_limits<float>::max()))));

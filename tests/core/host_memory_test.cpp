@@ -7,7 +7,7 @@ namespace cistron {
 namespace {
 
 TEST(HostMemory, IsWithinWhatTheMachineHas) {
-  struct sysinfo info {};
+  struct sysinfo info{};
   ASSERT_EQ(sysinfo(&info), 0);
   EXPECT_GT(available_host_memory(), 0);
   EXPECT_LE(available_host_memory(), static_cast<int64_t>(info.totalram) * info.mem_unit);

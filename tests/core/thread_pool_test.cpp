@@ -22,7 +22,11 @@ TEST(ThreadPool, RunsEachTaskOnce) {
 
 TEST(ThreadPool, AnExceptionReachesTheCallerAndThePoolLivesOn) {
   ThreadPool pool(3);
-  EXPECT_THROW(pool.parallel_for(100, [](int64_t i) { if (i == 37) throw std::runtime_error("37"); }), std::runtime_error);
+  EXPECT_THROW(pool.parallel_for(100,
+                                 [](int64_t i) {
+                                   if (i == 37) throw std::runtime_error("37");
+                                 }),
+               std::runtime_error);
   std::atomic<int> sum{0};
   pool.parallel_for(10, [&](int64_t i) { sum += static_cast<int>(i); });
   EXPECT_EQ(sum, 45);

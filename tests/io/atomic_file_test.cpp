@@ -108,7 +108,9 @@ TEST(AtomicDirectory, IsWholeOrAbsent) {
     directory.commit();
   }
   EXPECT_EQ(read_text(temp / "runs/d/sub/f"), "x");
-  { const AtomicDirectory lost(temp / "runs/e"); }
+  {
+    const AtomicDirectory lost(temp / "runs/e");
+  }
   EXPECT_THAT(names_in(temp / "runs"), ElementsAre("d"));
 }
 

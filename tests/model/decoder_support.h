@@ -11,8 +11,18 @@
 namespace cistron::test {
 
 inline model::ModelConfig small_config() {
-  return {.layers = 2, .hidden = 48, .intermediate = 40, .heads = 6, .kv_heads = 2, .experts = 5, .top_k = 2, .context = 64,
-          .vocabulary = 29, .init_std = 0.2, .aux_loss = 0.02, .z_loss = 0.01};
+  return {.layers = 2,
+          .hidden = 48,
+          .intermediate = 40,
+          .heads = 6,
+          .kv_heads = 2,
+          .experts = 5,
+          .top_k = 2,
+          .context = 64,
+          .vocabulary = 29,
+          .init_std = 0.2,
+          .aux_loss = 0.02,
+          .z_loss = 0.01};
 }
 
 /// Sequences of random tokens, packed; owns the host arrays that the batch views.
@@ -37,8 +47,11 @@ class RandomBatch {
     const auto view = [&](auto& values, DType dtype) {
       return Tensor::view(values.data(), {static_cast<int64_t>(values.size())}, dtype, device);
     };
-    return {.tokens = view(tokens_, DType::kI32), .positions = view(positions_, DType::kI32), .cu_seqlens = view(cu_, DType::kI32),
-            .labels = view(labels_, DType::kI32), .loss_weight = view(weights_, DType::kF32)};
+    return {.tokens = view(tokens_, DType::kI32),
+            .positions = view(positions_, DType::kI32),
+            .cu_seqlens = view(cu_, DType::kI32),
+            .labels = view(labels_, DType::kI32),
+            .loss_weight = view(weights_, DType::kF32)};
   }
   /// Sequence s alone.
   [[nodiscard]] RandomBatch only(size_t s) const {

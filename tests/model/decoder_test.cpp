@@ -25,8 +25,8 @@ void expect_same_gradients(const std::vector<Tensor>& a, const std::vector<Tenso
   for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i], b[i])) << "parameter " << i;
 }
 
-// The derivative along each parameter's own gradient: central differences of an fp32 loss, so a coarse bound. The negative control
-// shows that it is fine enough to see a gradient that is wrong by a tenth.
+// The derivative along each parameter's own gradient: central differences of an fp32 loss, so a coarse bound. The negative
+// control shows that it is fine enough to see a gradient that is wrong by a tenth.
 TEST(Decoder, GradientsAreThoseOfTheObjective) {
   CpuContext ctx;
   RandomBatch data(kLengths, 29, 5);
@@ -45,8 +45,7 @@ TEST(Decoder, GradientsAreThoseOfTheObjective) {
     const auto start = to_double(entry.master);
     const double h = 2e-3;
     const auto moved = [&](double step) {
-      for (size_t j = 0; j < start.size(); ++j)
-        entry.master.span<float>()[j] = static_cast<float>(start[j] + step * g[j] / norm);
+      for (size_t j = 0; j < start.size(); ++j) entry.master.span<float>()[j] = static_cast<float>(start[j] + step * g[j] / norm);
       return m.step(data.batch());
     };
     const double slope = (moved(h) - moved(-h)) / (2 * h);

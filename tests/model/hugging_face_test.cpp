@@ -21,7 +21,8 @@ using Values = std::map<std::string, std::vector<float>>;
 class HuggingFace : public ::testing::Test {
  protected:
   void SetUp() override {
-    directory_ = fs::path(::testing::TempDir()) / ("hf_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
+    directory_ =
+        fs::path(::testing::TempDir()) / ("hf_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
     fs::remove_all(directory_);
     fs::create_directories(directory_);
     config_ = small_config();
@@ -37,8 +38,8 @@ class HuggingFace : public ::testing::Test {
   void TearDown() override { fs::remove_all(directory_); }
 
   void save(int64_t shard_bytes = int64_t{1} << 30) {
-    model::export_hugging_face(directory_, config_, {}, [&](const std::string& name) { return std::span<const float>(values_.at(name)); },
-                               shard_bytes);
+    model::export_hugging_face(
+        directory_, config_, {}, [&](const std::string& name) { return std::span<const float>(values_.at(name)); }, shard_bytes);
   }
   [[nodiscard]] Values load() const {
     Values read;
@@ -92,7 +93,9 @@ TEST_F(HuggingFace, GateIsW1AndUpIsW3) {
   const io::SafetensorsModel model(directory_);
   const auto& w3 = model.at("model.layers.1.block_sparse_moe.experts.3.w3.weight");
   const int64_t half = config_.intermediate * config_.hidden;
-  EXPECT_EQ(std::memcmp(w3.bytes.data(), &values_.at("layers.1.moe.gate_up")[static_cast<size_t>((2 * 3 + 1) * half)], w3.bytes.size()), 0);
+  EXPECT_EQ(
+      std::memcmp(w3.bytes.data(), &values_.at("layers.1.moe.gate_up")[static_cast<size_t>((2 * 3 + 1) * half)], w3.bytes.size()),
+      0);
 }
 
 TEST_F(HuggingFace, HalfPrecisionIsRead) {
@@ -139,13 +142,19 @@ TEST_F(HuggingFace, TheStackedLayoutIsRead) {
 TEST_F(HuggingFace, RefusesWhatDoesNotFit) {
   save();
   const auto load_error = [&] { return error_of([&] { static_cast<void>(load()); }); };
-  rewrite([](io::TensorSpec& spec, auto&) { if (spec.name == "model.norm.weight") spec.name = "model.norms.weight"; });
+  rewrite([](io::TensorSpec& spec, auto&) {
+    if (spec.name == "model.norm.weight") spec.name = "model.norms.weight";
+  });
   EXPECT_THAT(load_error(), HasSubstr("'model.norm.weight' is missing"));
   save();
-  rewrite([](io::TensorSpec& spec, auto&) { if (spec.name == "lm_head.weight") std::swap(spec.shape[0], spec.shape[1]); });
+  rewrite([](io::TensorSpec& spec, auto&) {
+    if (spec.name == "lm_head.weight") std::swap(spec.shape[0], spec.shape[1]);
+  });
   EXPECT_THAT(load_error(), HasSubstr("'lm_head.weight' is [48, 29], config.json wants [29, 48]"));
   save();
-  rewrite([](io::TensorSpec& spec, auto&) { if (spec.name == "lm_head.weight") spec.dtype = "I32"; });
+  rewrite([](io::TensorSpec& spec, auto&) {
+    if (spec.name == "lm_head.weight") spec.dtype = "I32";
+  });
   EXPECT_THAT(load_error(), HasSubstr("'lm_head.weight' is of I32"));
   save();
   rewrite([](io::TensorSpec& spec, std::vector<std::byte>& bytes) {

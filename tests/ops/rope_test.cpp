@@ -65,9 +65,7 @@ TEST(RopeChecks, OddHeadsAndNoTokens) {
   Context meta = meta_context();
   const Tensor qkv = meta.empty({3, 12}), odd = meta.empty({3, 9}), positions = meta.empty({3}, DType::kI32);
   ops::rope(meta, {.qkv = qkv, .positions = positions, .shape = {1, 1, 4}});
-  EXPECT_NE(error_of([&] {
-              ops::rope(meta, {.qkv = odd, .positions = positions, .shape = {1, 1, 3}});
-            }).find("odd"),
+  EXPECT_NE(error_of([&] { ops::rope(meta, {.qkv = odd, .positions = positions, .shape = {1, 1, 3}}); }).find("odd"),
             std::string::npos);
 }
 

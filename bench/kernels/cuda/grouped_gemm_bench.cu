@@ -65,8 +65,7 @@ struct Bench {
     std::vector<Entry> entries = {d, {name, work, launch}};
     take_turns(entries, 9);
     fmt::print("{:28} {:8.3f} ms {:7.1f} TFLOP/s  D {:6.1f}  {:5.3f} D  error {:.2e} {}\n", name, entries[1].median_ms(),
-               entries[1].rate(), entries[0].rate(), entries[1].rate() / entries[0].rate(), error,
-               ok ? "ok" : "WRONG");
+               entries[1].rate(), entries[0].rate(), entries[1].rate() / entries[0].rate(), error, ok ? "ok" : "WRONG");
     std::fflush(stdout);
   }
 
@@ -82,12 +81,7 @@ struct Bench {
       const DeviceTensor y({g.rows(), n}, DType::kBF16);
       test::RefProduct p = ref_product(test::ref_operand(x), test::ref_operand(w), y, g);
       p.k = k;
-      run(
-          name, work,
-          [&] {
-            cuda::sm90::grouped_gemm_forward(ctx, {x, w, g.groups, y});
-          },
-          p, 1.8e-3);
+      run(name, work, [&] { cuda::sm90::grouped_gemm_forward(ctx, {x, w, g.groups, y}); }, p, 1.8e-3);
     }
     if (const std::string name = prefix + dgrad; wanted(name)) {
       const DeviceTensor w = test::random_device_tensor({s.experts, n, k}, DType::kBF16, {1});
@@ -95,12 +89,7 @@ struct Bench {
       const DeviceTensor dx({g.rows(), k}, DType::kBF16);
       test::RefProduct p = ref_product(test::ref_operand(dy), test::ref_operand(w, true), dx, g);
       p.k = n;
-      run(
-          name, work,
-          [&] {
-            cuda::sm90::grouped_gemm_dgrad(ctx, {dy, w, g.groups, dx});
-          },
-          p, 1.8e-3);
+      run(name, work, [&] { cuda::sm90::grouped_gemm_dgrad(ctx, {dy, w, g.groups, dx}); }, p, 1.8e-3);
     }
     for (const auto& [kind, dtype, accumulate] :
          {std::tuple{"f32", DType::kF32, false}, {"bf16", DType::kBF16, false}, {"add", DType::kF32, true}}) {
@@ -113,11 +102,8 @@ struct Bench {
       test::zero(dw);
       const test::RefProduct p = ref_product(test::ref_operand(dy, true), test::ref_operand(x, true), dw, g);
       run(
-          name, work,
-          [&, a = accumulate] {
-            cuda::sm90::grouped_gemm_wgrad(ctx, {dy, x, g.groups, dw, a});
-          },
-          p, dtype == DType::kF32 ? 1e-5 : 1.8e-3);
+          name, work, [&, a = accumulate] { cuda::sm90::grouped_gemm_wgrad(ctx, {dy, x, g.groups, dw, a}); }, p,
+          dtype == DType::kF32 ? 1e-5 : 1.8e-3);
     }
   }
 
@@ -133,10 +119,7 @@ struct Bench {
     p.k = k;
     run(
         name, 2.0 * static_cast<double>(g.total()) * n * k,
-        [&] {
-          cuda::sm90::mxfp8_grouped_gemm(ctx, {x.operand, w.operand, g.groups, out});
-        },
-        p, 6e-4 + 1.7e-3);
+        [&] { cuda::sm90::mxfp8_grouped_gemm(ctx, {x.operand, w.operand, g.groups, out}); }, p, 6e-4 + 1.7e-3);
   }
 
   /// dw [E, n, k] = dy [n, R] x [k, R]^T over each expert's rows.
@@ -151,10 +134,7 @@ struct Bench {
     const test::RefProduct p = ref_product(test::ref_operand(dy.operand), test::ref_operand(x.operand), dw, g);
     run(
         name, 2.0 * static_cast<double>(g.total()) * n * k,
-        [&] {
-          cuda::sm90::mxfp8_grouped_wgrad(ctx, {dy.operand, x.operand, g.groups, dw, accumulate});
-        },
-        p, 6e-4);
+        [&] { cuda::sm90::mxfp8_grouped_wgrad(ctx, {dy.operand, x.operand, g.groups, dw, accumulate}); }, p, 6e-4);
   }
 
   void shape_mxfp8(const Shape3& s, const TestGroups& g) {

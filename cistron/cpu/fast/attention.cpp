@@ -77,8 +77,7 @@ void attend(const ops::AttentionForward& args, int64_t begin, int64_t length, in
       if (j > 0) scale_rows(shrink, dim, out);
       add_by_query(scores, v + j * kBlock * dim, dim, out);
     }
-    unpack(
-        out, first, rows, [&](int64_t r) { return 1.0F / running.sum[static_cast<size_t>(r)]; }, target);
+    unpack(out, first, rows, [&](int64_t r) { return 1.0F / running.sum[static_cast<size_t>(r)]; }, target);
     for (int64_t r = 0; r < rows; ++r)
       lse[first + r] = running.max[static_cast<size_t>(r)] + std::log(running.sum[static_cast<size_t>(r)]);
   }

@@ -98,8 +98,7 @@ class KvHead {
       backward_block(query, {keys_.k + offset, keys_.v + offset, keys_.dk + offset, keys_.dv + offset},
                      mask_of(j, i, length_, args_.causal), dim_);
     }
-    unpack(
-        query.dq, first, rows, [&](int64_t) { return args_.scale; }, column(args_.dqkv, at));
+    unpack(query.dq, first, rows, [&](int64_t) { return args_.scale; }, column(args_.dqkv, at));
   }
 
   // Queries behind the sequence's end get p = exp(0 - inf) = 0.

@@ -1,5 +1,5 @@
-// Which kernels run the grouped products: by the card and the dtype, nothing else; on the context's card. No device code; `.cu` since it needs nvcc's
-// build.
+// Which kernels run the grouped products: by the card and the dtype, nothing else; on the context's card. No device code; `.cu`
+// since it needs nvcc's build.
 #include "cistron/cuda/gemm/portable.h"
 #include "cistron/cuda/gemm/sm90_grouped_gemm.h"
 #include "cistron/cuda/runtime/runtime.h"

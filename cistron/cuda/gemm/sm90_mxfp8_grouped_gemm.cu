@@ -22,7 +22,9 @@ void rows_times_weights(Context& ctx, const ops::Mxfp8GroupedGemm& args, int64_t
 
 void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args) {
   const ops::MxOperand& w = args.w;
-  CISTRON_CHECK(w.depth() % 128 == 0, "[mxfp8_grouped_gemm] a contraction of {} values: Hopper's kernel wants a multiple of 128, or use bf16", w.depth());
+  CISTRON_CHECK(w.depth() % 128 == 0,
+                "[mxfp8_grouped_gemm] a contraction of {} values: Hopper's kernel wants a multiple of 128, or use bf16",
+                w.depth());
   if (w.group == 32) {
     CISTRON_CHECK(w.block_rows == 96, "[mxfp8_grouped_gemm] weight blocks of {} rows with group 32: 96 wanted", w.block_rows);
     return rows_times_weights<Mxfp8Group32>(ctx, args, w.sections);

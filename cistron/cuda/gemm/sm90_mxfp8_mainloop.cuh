@@ -112,7 +112,7 @@ struct Mxfp8Group128 : Mxfp8Operands {
       const float lower = decode_scale(shared_byte(stages.scales() + row + 8));
       const uint64_t a = device::operand<kA>(stages.a() + half);
       const uint64_t b = device::operand<kB>(stages.b());
-      const auto multiply = [&](float(&part)[kHalf / 2], uint64_t columns) {
+      const auto multiply = [&](float (&part)[kHalf / 2], uint64_t columns) {
         start_partial<kHalf, 4>(part, a, columns);
         device::wgmma_wait<0>();
         device::wgmma_pin(part);
@@ -176,7 +176,7 @@ struct Mxfp8Group128Wgrad : Mxfp8Operands {
       stages.pipeline.wait_full();
       const uint64_t a = device::operand<kA>(stages.a() + half);
       const uint64_t b = device::operand<kB>(stages.b());
-      const auto multiply = [&](float(&part)[kHalf / 2], uint64_t columns) {
+      const auto multiply = [&](float (&part)[kHalf / 2], uint64_t columns) {
         start_partial<kHalf, 4>(part, a, columns);
         device::wgmma_wait<0>();
         device::wgmma_pin(part);
@@ -246,7 +246,7 @@ struct Mxfp8Group32 : Mxfp8Operands {
       stages.pipeline.wait_full();
       const uint64_t a = device::operand<kA>(stages.a() + half);
       const uint64_t b = device::operand<kB>(stages.b());
-      const auto start = [&](float(&part)[kHalf / 2], int step) {
+      const auto start = [&](float (&part)[kHalf / 2], int step) {
         start_partial<kHalf, 1>(part, a + step / 2 * device::kOperandStep<kA>,
                                 b + step % 2 * (kHalf * 128 >> 4) + step / 2 * device::kOperandStep<kB>);
       };
@@ -259,7 +259,7 @@ struct Mxfp8Group32 : Mxfp8Operands {
                                  shared_float4(stages.decoded() + 16 * (kTileM + 1))};
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        float(&part)[kHalf / 2] = parts[step % 2];
+        float (&part)[kHalf / 2] = parts[step % 2];
         if (step < kSteps - 1) start(parts[(step + 1) % 2], step + 1);
         const int group = step / 2;
         const auto of_group = [&](const float4& v) { return group == 0 ? v.x : group == 1 ? v.y : group == 2 ? v.z : v.w; };
