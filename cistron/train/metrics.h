@@ -1,5 +1,5 @@
 #pragma once
-// RUN/metrics.jsonl and RUN/events.out.tfevents.*: the numbers of each step. Keys are fixed (docs: the interface).
+// RUN/metrics.jsonl and RUN/events.out.tfevents.*: the numbers of each step. Keys are fixed: programs read them.
 #include <cstdint>
 #include <filesystem>
 #include <limits>
