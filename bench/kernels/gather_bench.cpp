@@ -32,5 +32,14 @@ void combine(benchmark::State& state) {
 }
 BENCHMARK(combine)->ArgsProduct({{4096}, {256, 2048}, {kF32, kBF16}})->UseRealTime();
 
+void gather_choices(benchmark::State& state) {
+  AllCores ctx;
+  const Routed r = route(ctx, state.range(0), 2, 8);
+  const Tensor out = ctx.empty(r.weights.shape(), DType::kF32);
+  for (auto _ : state) ops::gather_choices(ctx, {r.groups.weight, r.groups, out});
+  count_bytes(state, 3 * out.bytes());
+}
+BENCHMARK(gather_choices)->Arg(4096)->Arg(65536)->UseRealTime();
+
 }  // namespace
 }  // namespace cistron::bench

@@ -1,6 +1,7 @@
 #pragma once
 // Random routings for the micro-benchmarks of operations on routed rows.
 #include "bench/kernels/support.h"
+#include "cistron/ops/groups.h"
 #include "cistron/ops/router.h"
 
 namespace cistron::bench {

@@ -28,8 +28,7 @@ void router_backward(benchmark::State& state) {
   const Tensor stats = ctx.empty({2 * state.range(2) + 3}, DType::kF64), dlogits = ctx.empty(r.logits.shape(), DType::kF32);
   ops::zero(ctx, {stats});
   ops::router_stats(ctx, {r.probs, r.lse, r.experts, stats});
-  for (auto _ : state)
-    ops::router_backward(ctx, {r.probs, r.lse, r.experts, r.weights, r.groups.weight, r.groups, stats, 0.01F, 1e-3F, dlogits});
+  for (auto _ : state) ops::router_backward(ctx, {r.probs, r.lse, r.experts, r.weights, r.weights, stats, 0.01F, 1e-3F, dlogits});
   state.SetItemsProcessed(state.iterations() * state.range(0));
 }
 BENCHMARK(router_backward)->Args({4096, 2, 8})->Args({4096, 8, 64})->UseRealTime();

@@ -94,8 +94,10 @@ Sequential::Gradients ExpertLoop::backward(Context& ctx, const Tensor& dy, Saved
   }
   ctx.grad_ready(*down_);
   ctx.grad_ready(*gate_up_);
-  Sequential::Gradients gradients{.dx = ctx.empty({groups.num_tokens(), x.dim(1)}), .drow_weight = drow_weight};
+  Sequential::Gradients gradients{.dx = ctx.empty({groups.num_tokens(), x.dim(1)}),
+                                  .dweights = ctx.empty(groups.token_rows.shape(), DType::kF32)};
   ops::combine(ctx, {.x = dx, .groups = groups, .out = gradients.dx});
+  ops::gather_choices(ctx, {.rows = drow_weight, .groups = groups, .out = gradients.dweights});
   return gradients;
 }
 

@@ -28,16 +28,18 @@ MoeBlock::MoeBlock(const Options& options)
       loop_(*grouped_.parameters()[0], *grouped_.parameters()[1]) {}
 
 MoeBlock::Output MoeBlock::forward(Context& ctx, const Tensor& x, Saved& saved, const Tensor& stats, const Tensor& replay) const {
-  const auto [experts, groups] = router_.forward(ctx, x, saved, stats, replay);
+  const auto [experts, weights] = router_.forward(ctx, x, saved, stats, replay);
   Output output{.experts = experts};
+  const ops::Groups groups = ops::empty_groups(ctx, x.dim(0), options_.top_k, options_.experts);
+  ops::build_groups(ctx, {.experts = experts, .weights = weights, .groups = groups});
   output.y = options_.loop ? loop_.forward(ctx, x, groups, saved) : grouped_.forward(ctx, x, groups, saved);
   ctx.report(options_.name, output.y);
   return output;
 }
 
 Tensor MoeBlock::backward(Context& ctx, const Tensor& dy, const Router::AuxLosses& aux, Saved& saved) const {
-  const auto [dx, drow_weight] = options_.loop ? loop_.backward(ctx, dy, saved) : grouped_.backward(ctx, dy, saved);
-  router_.backward(ctx, drow_weight, aux, saved, dx);
+  const auto [dx, dweights] = options_.loop ? loop_.backward(ctx, dy, saved) : grouped_.backward(ctx, dy, saved);
+  router_.backward(ctx, dweights, aux, saved, dx);
   return dx;
 }
 

@@ -31,19 +31,15 @@ Router::Routing Router::forward(Context& ctx, const Tensor& x, Saved& saved, con
   ops::router_forward(
       ctx, {.logits = probs, .probs = probs, .lse = lse, .experts = experts, .weights = weights, .replay = replay.defined()});
   if (stats.defined()) ops::router_stats(ctx, {.probs = probs, .lse = lse, .experts = experts, .stats = stats});
-  Routing routing{.experts = experts, .groups = ops::empty_groups(ctx, tokens, options_.top_k, options_.experts)};
-  ops::build_groups(ctx, {.experts = experts, .weights = weights, .groups = routing.groups});
   saved.push("router.x", x);
   saved.push("router.probs", probs);
   saved.push("router.lse", lse);
   saved.push("router.experts", experts);
   saved.push("router.weights", weights);
-  saved.push("router.groups", routing.groups);
-  return routing;
+  return {.experts = experts, .weights = weights};
 }
 
-void Router::backward(Context& ctx, const Tensor& drow_weight, const AuxLosses& aux, Saved& saved, const Tensor& dx) const {
-  const ops::Groups groups = saved.pop_groups("router.groups");
+void Router::backward(Context& ctx, const Tensor& dweights, const AuxLosses& aux, Saved& saved, const Tensor& dx) const {
   const Tensor weights = saved.pop("router.weights");
   const Tensor experts = saved.pop("router.experts");
   const Tensor lse = saved.pop("router.lse");
@@ -54,8 +50,7 @@ void Router::backward(Context& ctx, const Tensor& drow_weight, const AuxLosses& 
                              .lse = lse,
                              .experts = experts,
                              .weights = weights,
-                             .drow_weight = drow_weight,
-                             .groups = groups,
+                             .dweights = dweights,
                              .stats = aux.stats,
                              .aux_coefficient = aux.balance,
                              .z_coefficient = aux.z,

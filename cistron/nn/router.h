@@ -20,7 +20,7 @@ class Router {
 
   struct Routing {
     Tensor experts;  // [T, k] i32
-    ops::Groups groups;
+    Tensor weights;  // [T, k] f32
   };
   /// `stats` [2E + 3] f64 is added to where it is defined. With `replay` [T, k] defined, those experts are taken.
   Routing forward(Context& ctx, const Tensor& x, Saved& saved, const Tensor& stats, const Tensor& replay) const;
@@ -31,8 +31,8 @@ class Router {
     float balance = 0.0F;
     float z = 0.0F;
   };
-  /// Adds to `dx` [T, H] what comes through the logits; `drow_weight` [R] f32 is the gradient of the routed rows' weights.
-  void backward(Context& ctx, const Tensor& drow_weight, const AuxLosses& aux, Saved& saved, const Tensor& dx) const;
+  /// Adds to `dx` [T, H] what comes through the logits; `dweights` [T, k] f32 is the gradient of the routing weights.
+  void backward(Context& ctx, const Tensor& dweights, const AuxLosses& aux, Saved& saved, const Tensor& dx) const;
 
   [[nodiscard]] const Parameter& weight() const { return weight_; }
 

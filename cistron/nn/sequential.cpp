@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cistron/core/error.h"
+#include "cistron/ops/gather.h"
 
 namespace cistron::nn {
 
@@ -28,8 +29,12 @@ Tensor Sequential::forward(Context& ctx, const Tensor& x, const ops::Groups& gro
 Sequential::Gradients Sequential::backward(Context& ctx, const Tensor& dy, Saved& saved) const {
   const ops::Groups groups = saved.pop_groups("sequential.groups");
   Gradients gradients{.dx = dy};
+  Tensor drow_weight;
   for (auto operation = operations_.rbegin(); operation != operations_.rend(); ++operation)
-    gradients.dx = (*operation)->backward(ctx, gradients.dx, groups, saved, gradients.drow_weight);
+    gradients.dx = (*operation)->backward(ctx, gradients.dx, groups, saved, drow_weight);
+  if (!drow_weight.defined()) return gradients;
+  gradients.dweights = ctx.empty(groups.token_rows.shape(), DType::kF32);
+  ops::gather_choices(ctx, {.rows = drow_weight, .groups = groups, .out = gradients.dweights});
   return gradients;
 }
 

@@ -40,7 +40,7 @@ class Sequential {
 
   struct Gradients {
     Tensor dx;
-    Tensor drow_weight;  // [R] f32, gradient of `Groups::weight`; undefined where no operation uses the weights
+    Tensor dweights;  // [T, k] f32, gradient of the routing weights; undefined where no operation uses them
   };
   Gradients backward(Context& ctx, const Tensor& dy, Saved& saved) const;
 

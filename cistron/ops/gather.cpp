@@ -23,4 +23,11 @@ void combine(Context& ctx, const Combine& args) {
   dispatch("combine", ctx, args, cpu::combine);
 }
 
+void gather_choices(Context& ctx, const GatherChoices& args) {
+  check_groups("gather_choices", args.groups);
+  check_tensor("gather_choices", "rows", args.rows, {args.groups.max_rows()}, DType::kF32);
+  check_tensor("gather_choices", "out", args.out, args.groups.token_rows.shape(), DType::kF32);
+  dispatch("gather_choices", ctx, args, cpu::gather_choices);
+}
+
 }  // namespace cistron::ops

@@ -12,7 +12,7 @@ struct Groups {
   Tensor counts;      // [E] i32: rows in use in each segment
   Tensor source_row;  // [max_rows] i32: token that a row copies, -1 in pad rows
   Tensor weight;      // [max_rows] f32: routing weight of a row, 0 in pad rows
-  Tensor token_rows;  // [T, k] i32: the row that holds token t's j-th choice (the inverse of source_row)
+  Tensor token_rows;  // [T, k] i32: the row of token t's j-th choice (the inverse of source_row), -1: on another rank
 
   [[nodiscard]] int64_t num_experts() const { return counts.dim(0); }
   [[nodiscard]] int64_t max_rows() const { return source_row.dim(0); }
@@ -32,11 +32,15 @@ Groups empty_groups(const Context& ctx, int64_t tokens, int64_t top_k, int64_t e
 /// Throws, tagged with `op`, unless the members fit each other.
 void check_groups(const char* op, const Groups& groups);
 
-/// Stable counting sort of the choices by expert: within an expert, rows keep the order of tokens.
+/// Stable counting sort of the choices by expert: within an expert, rows keep the order of tokens. Group e is of expert
+/// first_expert + e; choices outside [first_expert, first_expert + E) belong to other ranks (or to nobody: -1) and get no row.
+/// `max_routed_rows` rows always suffice. Where the caller knows of fewer, the CPU throws when they don't, and a card writes
+/// nothing past the last one.
 struct BuildGroups {
-  const Tensor& experts;  // [T, k] i32, each row's entries distinct, in [0, E)
+  const Tensor& experts;  // [T, k] i32, each row's entries distinct or negative
   const Tensor& weights;  // [T, k] f32
   const Groups& groups;   // written
+  int32_t first_expert = 0;
 };
 void build_groups(Context& ctx, const BuildGroups& args);
 

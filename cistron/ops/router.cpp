@@ -1,6 +1,7 @@
 #include "cistron/ops/router.h"
 
 #include "cistron/core/error.h"
+#include "cistron/ops/check.h"
 #include "cistron/ops/dispatch.h"
 
 namespace cistron::ops {
@@ -42,12 +43,10 @@ void router_stats(Context& ctx, const RouterStats& args) {
 
 void router_backward(Context& ctx, const RouterBackward& args) {
   constexpr const char* kOp = "router_backward";
-  check_groups(kOp, args.groups);
   check_choices(kOp, args.probs, args.experts);
-  check_tensor(kOp, "groups.token_rows", args.groups.token_rows, args.experts.shape(), DType::kI32);
   check_tensor(kOp, "lse", args.lse, {args.probs.dim(0)}, DType::kF32);
   check_tensor(kOp, "weights", args.weights, args.experts.shape(), DType::kF32);
-  check_tensor(kOp, "drow_weight", args.drow_weight, {args.groups.max_rows()}, DType::kF32);
+  check_tensor(kOp, "dweights", args.dweights, args.experts.shape(), DType::kF32);
   check_stats(kOp, args.probs, args.stats);
   check_tensor(kOp, "dlogits", args.dlogits, args.probs.shape(), DType::kF32);
   dispatch(kOp, ctx, args, cpu::router_backward);

@@ -6,7 +6,7 @@
 // Losses beside the cross-entropy, over the N = layers x tokens routings of a batch ("rows"):
 //   load balancing (Hugging Face's load_balancing_loss_func): E sum_e f_e P_e, f_e = choices of e / N, P_e = sum of p[., e] / N
 //   z-loss (Zoph et al., "ST-MoE", 2022): sum of lse^2 / N
-#include "cistron/ops/groups.h"
+#include "cistron/core/context.h"
 
 namespace cistron::ops {
 
@@ -30,12 +30,11 @@ struct RouterStats {
 void router_stats(Context& ctx, const RouterStats& args);
 
 struct RouterBackward {
-  const Tensor& probs;        // [T, E]
-  const Tensor& lse;          // [T]
-  const Tensor& experts;      // [T, k]
-  const Tensor& weights;      // [T, k]
-  const Tensor& drow_weight;  // [R] f32: gradient of each routed row's weight (scaled_swiglu_backward)
-  const Groups& groups;
+  const Tensor& probs;           // [T, E]
+  const Tensor& lse;             // [T]
+  const Tensor& experts;         // [T, k]
+  const Tensor& weights;         // [T, k]
+  const Tensor& dweights;        // [T, k] f32: gradient of the weights (gather_choices of scaled_swiglu_backward's)
   const Tensor& stats;           // [2E + 3] f64 of the micro-batch that is differentiated (all layers, all ranks)
   float aux_coefficient = 0.0F;  // of the load-balancing loss in the objective
   float z_coefficient = 0.0F;

@@ -60,6 +60,53 @@ TEST(Combine, SumsATokensRows) {
         }
 }
 
+// An expert-parallel rank holds rows of some choices only; the rest count nothing.
+TEST(Combine, ChoicesWithoutARowCountNothing) {
+  test::CpuContext ctx(2);
+  for (DType dtype : kFloats) {
+    const Tensor experts = test::random_choices(ctx, 130, 3, 8, test::Choice::kRandom, 1);
+    const Tensor weights = random_tensor(ctx, experts.shape(), DType::kF32, 2);
+    const ops::Groups groups = test::make_groups(ctx, experts, 3, weights, 8, 3, 2);
+    const Tensor x = random_tensor(ctx, {groups.max_rows(), 80}, dtype, 4), out = poisoned(ctx, {130, 80}, dtype);
+    test::poison_unused_rows(x, groups);
+    const auto rows = ints(groups.token_rows);
+    ASSERT_NE(std::count(rows.begin(), rows.end(), -1), 0);
+    cpu::ref::Matrix<double> want(130, 80);
+    const cpu::ref::Matrix<int32_t> choices(130, 3, rows);
+    auto size = want, magnitude = to_matrix(x);
+    for (double& v : magnitude.data) v = std::abs(v);
+    cpu::ref::combine(to_matrix(x), choices, want);
+    cpu::ref::combine(magnitude, choices, size);
+    std::vector<double> bound;
+    for (size_t i = 0; i < size.data.size(); ++i)
+      bound.push_back(3 * 0x1p-24 * size.data[i] * 1.01 + (dtype == DType::kBF16 ? 0x1p-8 * std::abs(want.data[i]) : 0.0));
+    ops::combine(ctx, {x, groups, out});
+    EXPECT_TRUE(within(out, want.data, bound));
+    for (int64_t t = 0; t < 130; ++t)
+      if (choices(t, 0) < 0) want(t, 0) += to_matrix(x)(0, 0);  // control: row 0 instead
+    EXPECT_FALSE(within(out, want.data, bound));
+  }
+}
+
+TEST(GatherChoices, TakesARowsNumberByChoice) {
+  test::CpuContext ctx(2);
+  for (const auto& c : test::routing_cases())
+    for (const int32_t first : {0, 1}) {
+      const Tensor experts = test::random_choices(ctx, c.tokens, c.top_k, c.experts, c.choice, 1);
+      const Tensor weights = random_tensor(ctx, experts.shape(), DType::kF32, 2);
+      const ops::Groups groups = test::make_groups(ctx, experts, c.experts, weights, c.alignment, 3, first);
+      const Tensor rows = random_tensor(ctx, {groups.max_rows()}, DType::kF32, 3);
+      test::poison_unused_rows(rows.reshape({groups.max_rows(), 1}), groups);
+      const Tensor out = poisoned(ctx, experts.shape(), DType::kF32);
+      ops::gather_choices(ctx, {rows, groups, out});
+      std::vector<double> want;
+      for (const int32_t row : ints(groups.token_rows)) want.push_back(row < 0 ? 0 : to_double(rows)[static_cast<size_t>(row)]);
+      EXPECT_TRUE(within(out, want, 0.0));
+      want.back() += 1;
+      EXPECT_FALSE(within(out, want, 0.0));
+    }
+}
+
 // <gather(x), y> = <x, combine(y)>: each is the other's backward.
 TEST(Combine, IsTheTransposeOfGather) {
   test::CpuContext ctx;
@@ -98,13 +145,16 @@ TEST(Gather, ChecksShapesAlsoOnMeta) {
   Context ctx = test::meta_context();
   const ops::Groups groups = ops::empty_groups(ctx, 6, 2, 4);
   const Tensor tokens = ctx.empty({6, 8}, DType::kF32), rows = ctx.empty({12, 8}, DType::kF32),
-               wide = ctx.empty({12, 9}, DType::kF32);
+               wide = ctx.empty({12, 9}, DType::kF32), weights = ctx.empty({12}, DType::kF32);
   ops::gather(ctx, {tokens, groups, rows});
   ops::combine(ctx, {rows, groups, tokens});
   EXPECT_THAT(error_of([&] { ops::gather(ctx, {tokens, groups, wide}); }), HasSubstr("[gather] out"));
   EXPECT_THAT(error_of([&] { ops::gather(ctx, {rows, groups, rows}); }), HasSubstr("[gather] x"));
   EXPECT_THAT(error_of([&] { ops::combine(ctx, {tokens, groups, tokens}); }), HasSubstr("[combine] x"));
   EXPECT_THAT(error_of([&] { ops::combine(ctx, {wide, groups, tokens}); }), HasSubstr("[combine] out"));
+  ops::gather_choices(ctx, {weights, groups, weights.reshape({6, 2})});
+  EXPECT_THAT(error_of([&] { ops::gather_choices(ctx, {tokens, groups, weights}); }), HasSubstr("[gather_choices] rows"));
+  EXPECT_THAT(error_of([&] { ops::gather_choices(ctx, {weights, groups, weights}); }), HasSubstr("[gather_choices] out"));
 }
 
 }  // namespace

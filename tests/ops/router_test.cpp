@@ -165,26 +165,21 @@ TEST(Router, StatsAddUp) {
 struct BackwardCase {
   Tensor logits;
   Routed routed;
-  ops::Groups groups;
-  Tensor drow_weight, stats;
+  Tensor upstream, stats;  // of the weights
   Matrix<double> dweights;
   cpu::ref::RouterLosses<double> losses;
 
-  BackwardCase(Context& ctx, const Case& c, int64_t alignment, float aux, float z)
+  BackwardCase(Context& ctx, const Case& c, float aux, float z)
       : logits(random_tensor(ctx, {c.tokens, c.experts}, DType::kF32, 6, c.scale)),
         routed(route(ctx, logits, c.top_k)),
-        groups(test::make_groups(ctx, routed.experts, c.experts, routed.weights, alignment)),
-        drow_weight(random_tensor(ctx, {groups.max_rows()}, DType::kF32, 7)) {
-    test::poison_unused_rows(drow_weight.reshape({groups.max_rows(), 1}), groups);
+        upstream(random_tensor(ctx, {c.tokens, c.top_k}, DType::kF32, 7)),
+        dweights(to_matrix(upstream)) {
     // a batch of several layers: more choices and routings than this layer's
     auto sums = to_double(random_tensor(ctx, {2 * c.experts + 3}, DType::kF64, 8));
     for (double& x : sums) x = std::floor(100 * std::abs(x));
     sums.back() = static_cast<double>(3 * c.tokens + 1);
     stats = test::tensor_of(ctx, {2 * c.experts + 3}, DType::kF64, sums);
     losses = {{sums.begin(), sums.begin() + c.experts}, sums.back(), aux, z};
-    dweights = Matrix<double>(c.tokens, c.top_k);
-    for (size_t i = 0; i < dweights.data.size(); ++i)
-      dweights.data[i] = drow_weight.span<float>()[static_cast<size_t>(groups.token_rows.span<int32_t>()[i])];
   }
   [[nodiscard]] Tensor run(Context& ctx) const {
     const Tensor dlogits = poisoned(ctx, logits.shape(), DType::kF32);
@@ -192,8 +187,7 @@ struct BackwardCase {
                                .lse = routed.lse,
                                .experts = routed.experts,
                                .weights = routed.weights,
-                               .drow_weight = drow_weight,
-                               .groups = groups,
+                               .dweights = upstream,
                                .stats = stats,
                                .aux_coefficient = static_cast<float>(losses.aux_coefficient),
                                .z_coefficient = static_cast<float>(losses.z_coefficient),
@@ -230,18 +224,16 @@ struct BackwardCase {
 TEST(Router, BackwardMatchesTheReference) {
   test::CpuContext ctx(2);
   for (const Case& c : kCases)
-    for (int64_t alignment : {1, 128})
-      for (const auto& [aux, z] :
-           {std::pair(0.0F, 0.0F), std::pair(0.5F, 0.0F), std::pair(0.0F, 0.1F), std::pair(0.02F, 0.001F)}) {
-        const BackwardCase b(ctx, c, alignment, aux, z);
-        const auto want = cpu::ref::router_backward(to_matrix(b.logits), choices(b.routed.experts), b.dweights, b.losses);
-        EXPECT_TRUE(within(b.run(ctx), want.data, b.bound()));
-      }
+    for (const auto& [aux, z] : {std::pair(0.0F, 0.0F), std::pair(0.5F, 0.0F), std::pair(0.0F, 0.1F), std::pair(0.02F, 0.001F)}) {
+      const BackwardCase b(ctx, c, aux, z);
+      const auto want = cpu::ref::router_backward(to_matrix(b.logits), choices(b.routed.experts), b.dweights, b.losses);
+      EXPECT_TRUE(within(b.run(ctx), want.data, b.bound()));
+    }
 }
 
 TEST(Router, BackwardMissesNoTerm) {
   test::CpuContext ctx;
-  const BackwardCase b(ctx, {50, 2, 8}, 8, 0.5F, 0.1F);
+  const BackwardCase b(ctx, {50, 2, 8}, 0.5F, 0.1F);
   const auto wrong = [&](auto change) {
     auto losses = b.losses;
     auto dweights = b.dweights;
@@ -259,7 +251,7 @@ TEST(Router, BackwardMissesNoTerm) {
 TEST(Router, ReferenceGradientAgreesWithFiniteDifferences) {
   test::CpuContext ctx;
   for (const Case& c : {Case{6, 2, 5}, Case{3, 4, 4}, Case{4, 1, 3}, Case{2, 1, 1}}) {
-    const BackwardCase b(ctx, c, 1, 0.7F, 0.2F);
+    const BackwardCase b(ctx, c, 0.7F, 0.2F);
     const auto experts = choices(b.routed.experts);
     const auto objective = [&](const std::vector<double>& values) {
       std::vector<double> lse;
@@ -300,7 +292,7 @@ TEST(Router, LoadBalancingLossIsHuggingFaces) {
 
 TEST(Router, SameBitsForAnyThreads) {
   EXPECT_TRUE(test::same_for_any_threads([](Context& ctx) {
-    const BackwardCase b(ctx, {3000, 2, 8}, 1, 0.02F, 0.001F);
+    const BackwardCase b(ctx, {3000, 2, 8}, 0.02F, 0.001F);
     const Tensor stats = test::tensor_of(ctx, {19}, DType::kF64, std::vector<double>(19, 0.25));
     ops::router_stats(ctx, {b.routed.probs, b.routed.lse, b.routed.experts, stats});
     return std::vector{b.routed.probs, b.routed.lse, b.routed.experts, b.routed.weights, stats, b.run(ctx)};
@@ -313,20 +305,18 @@ TEST(Router, ChecksShapesAlsoOnMeta) {
                experts = ctx.empty({6, 2}, DType::kI32);
   const Tensor weights = ctx.empty({6, 2}, DType::kF32), stats = ctx.empty({11}, DType::kF64),
                many = ctx.empty({6, 5}, DType::kI32);
-  const ops::Groups groups = ops::empty_groups(ctx, 6, 2, 4);
   ops::router_forward(ctx, {probs, probs, row, experts, weights});
   ops::router_stats(ctx, {probs, row, experts, stats});
-  ops::router_backward(ctx, {probs, row, experts, weights, groups.weight, groups, stats, 0, 0, probs});
+  ops::router_backward(ctx, {probs, row, experts, weights, weights, stats, 0, 0, probs});
   EXPECT_THAT(error_of([&] { ops::router_forward(ctx, {probs, probs, row, weights, weights}); }),
               HasSubstr("[router_forward] experts"));
   EXPECT_THAT(error_of([&] { ops::router_forward(ctx, {probs, probs, row, many, many}); }),
               HasSubstr("[router_forward] top 5 of 4"));
   EXPECT_THAT(error_of([&] { ops::router_stats(ctx, {probs, row, experts, row}); }), HasSubstr("[router_stats] stats"));
-  EXPECT_THAT(error_of([&] { ops::router_backward(ctx, {probs, row, experts, weights, row, groups, stats, 0, 0, probs}); }),
-              HasSubstr("[router_backward] drow_weight"));
-  EXPECT_THAT(
-      error_of([&] { ops::router_backward(ctx, {probs, row, experts, weights, groups.weight, groups, stats, 0, 0, weights}); }),
-      HasSubstr("[router_backward] dlogits"));
+  EXPECT_THAT(error_of([&] { ops::router_backward(ctx, {probs, row, experts, weights, row, stats, 0, 0, probs}); }),
+              HasSubstr("[router_backward] dweights"));
+  EXPECT_THAT(error_of([&] { ops::router_backward(ctx, {probs, row, experts, weights, weights, stats, 0, 0, weights}); }),
+              HasSubstr("[router_backward] dlogits"));
 }
 
 }  // namespace

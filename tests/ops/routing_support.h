@@ -29,11 +29,11 @@ inline Tensor random_choices(const Context& ctx, int64_t tokens, int64_t top_k, 
 
 /// `Groups` from the reference's layout, for any alignment, with `spare` rows past the end that nobody may touch.
 inline ops::Groups make_groups(const Context& ctx, const Tensor& experts, int64_t num_experts, const Tensor& weights,
-                               int64_t alignment, int64_t spare = 3) {
+                               int64_t alignment, int64_t spare = 3, int32_t first_expert = 0) {
   const auto e = to_double(experts);
   const auto w = to_double(weights);
   const cpu::ref::Matrix<int32_t> choices(experts.dim(0), experts.dim(1), std::vector<int32_t>(e.begin(), e.end()));
-  const cpu::ref::Groups layout = cpu::ref::build_groups(choices, num_experts, alignment);
+  const cpu::ref::Groups layout = cpu::ref::build_groups(choices, num_experts, alignment, first_expert);
   const auto as_tensor = [&](const Shape& shape, const std::vector<int32_t>& v) {
     return tensor_of(ctx, shape, DType::kI32, std::vector<double>(v.begin(), v.end()));
   };
@@ -41,7 +41,8 @@ inline ops::Groups make_groups(const Context& ctx, const Tensor& experts, int64_
   auto source_row = layout.source_row;
   source_row.resize(static_cast<size_t>(rows), 1 << 30);
   std::vector<double> row_weight(static_cast<size_t>(rows), 0.0);
-  for (size_t i = 0; i < w.size(); ++i) row_weight[static_cast<size_t>(layout.token_rows.data[i])] = w[i];
+  for (size_t i = 0; i < w.size(); ++i)
+    if (layout.token_rows.data[i] >= 0) row_weight[static_cast<size_t>(layout.token_rows.data[i])] = w[i];
   return {.starts = as_tensor({num_experts + 1}, layout.starts),
           .counts = as_tensor({num_experts}, layout.counts),
           .source_row = as_tensor({rows}, source_row),

@@ -37,13 +37,23 @@ void combine_rows(const Context& ctx, const ops::Combine& args) {
     T* to = out + t * hidden;
     for_lanes(hidden, [=](Lanes l) {
       F16 sum{};
-      for (int64_t j = 0; j < top_k; ++j) sum += l.load(x + rows[j] * hidden);
+      for (int64_t j = 0; j < top_k; ++j)
+        if (rows[j] >= 0) sum += l.load(x + rows[j] * hidden);
       l.store(to, accumulate ? l.load(to) + sum : sum);
     });
   });
 }
 
 }  // namespace
+
+void gather_choices(Context& ctx, const ops::GatherChoices& args) {
+  const auto* rows = args.rows.data<float>();
+  const auto* token_rows = args.groups.token_rows.data<int32_t>();
+  auto* out = args.out.data<float>();
+  for_chunks(ctx, args.out.numel(), kTaskElements, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) out[i] = token_rows[i] < 0 ? 0.0F : rows[token_rows[i]];
+  });
+}
 
 void combine(Context& ctx, const ops::Combine& args) {
   with_float_type(args.x.dtype(), [&](auto type) { combine_rows<decltype(type)>(ctx, args); });

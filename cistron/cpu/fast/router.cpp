@@ -90,13 +90,12 @@ void backward_token(const ops::RouterBackward& args, const AuxiliaryGradients& a
   const float dlse = aux.dlse_per_lse * args.lse.data<float>()[t];
   for (int64_t e = 0; e < num_experts; ++e) dlogits[e] = probs[e] * (aux.dprobs[static_cast<size_t>(e)] - mean + dlse);
 
-  const auto* rows = args.groups.token_rows.data<int32_t>() + t * top_k;
   const auto* chosen = args.experts.data<int32_t>() + t * top_k;
   const auto* weights = args.weights.data<float>() + t * top_k;
-  const auto* dweight = args.drow_weight.data<float>();
+  const auto* dweights = args.dweights.data<float>() + t * top_k;
   float dot = 0;
-  for (int64_t j = 0; j < top_k; ++j) dot += weights[j] * dweight[rows[j]];
-  for (int64_t j = 0; j < top_k; ++j) dlogits[chosen[j]] += weights[j] * (dweight[rows[j]] - dot);
+  for (int64_t j = 0; j < top_k; ++j) dot += weights[j] * dweights[j];
+  for (int64_t j = 0; j < top_k; ++j) dlogits[chosen[j]] += weights[j] * (dweights[j] - dot);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ template <class S>
 void combine(const Matrix<S>& x, const Matrix<int32_t>& token_rows, Matrix<S>& out) {
   for (int64_t t = 0; t < token_rows.rows; ++t)
     for (int64_t j = 0; j < token_rows.cols; ++j)
-      for (int64_t h = 0; h < x.cols; ++h) out(t, h) += x(token_rows(t, j), h);
+      for (int64_t h = 0; h < x.cols && token_rows(t, j) >= 0; ++h) out(t, h) += x(token_rows(t, j), h);
 }
 
 }  // namespace cistron::cpu::ref

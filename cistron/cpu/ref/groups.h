@@ -9,16 +9,17 @@ struct Groups {
   Matrix<int32_t> token_rows;
 };
 
-/// Expert by expert, token by token.
-inline Groups build_groups(const Matrix<int32_t>& experts, int64_t num_experts, int64_t alignment) {
+/// Expert by expert from the first on, token by token.
+inline Groups build_groups(const Matrix<int32_t>& experts, int64_t num_experts, int64_t alignment, int32_t first_expert = 0) {
   Groups groups;
   groups.token_rows = Matrix<int32_t>(experts.rows, experts.cols);
+  for (int32_t& row : groups.token_rows.data) row = -1;
   groups.starts.push_back(0);
   for (int32_t e = 0; e < num_experts; ++e) {
     const auto start = static_cast<int64_t>(groups.source_row.size());
     for (int64_t t = 0; t < experts.rows; ++t)
       for (int64_t j = 0; j < experts.cols; ++j) {
-        if (experts(t, j) != e) continue;
+        if (experts(t, j) != first_expert + e) continue;
         groups.token_rows(t, j) = static_cast<int32_t>(groups.source_row.size());
         groups.source_row.push_back(static_cast<int32_t>(t));
       }
