@@ -83,6 +83,10 @@ class Communicator {
   /// splits on one thread at a time.
   std::unique_ptr<Communicator> split(int colour, std::string name);
 
+  /// This rank takes no further part in its world: whoever waits in it, here (on any thread) or on another rank, soon gets an
+  /// error that says `why`. May be called by any thread.
+  virtual void abandon(const std::string& /*why*/) {}
+
  protected:
   explicit Communicator(Membership who) : who_(std::move(who)) {}
   /// Null when it is done already. Must not wait for other ranks.

@@ -63,6 +63,7 @@ class ThreadCommunicator : public Communicator {
  public:
   ThreadCommunicator(Membership who, std::shared_ptr<Rendezvous> rendezvous)
       : Communicator(std::move(who)), rendezvous_(std::move(rendezvous)) {}
+  void abandon(const std::string& why) override { rendezvous_->world->fail(membership().world_rank(), why); }
 
  private:
   std::unique_ptr<Work> start(Collective call) override;

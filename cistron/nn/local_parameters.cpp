@@ -10,9 +10,12 @@ namespace cistron::nn {
 
 namespace {
 
-LocalParameters::Entry make_entry(const Parameter& parameter, Precision precision, const ParameterArenas& arenas) {
-  const Shape shape = parameter.local_shape();
-  LocalParameters::Entry entry{.parameter = &parameter, .master = Tensor::empty(arenas.parameters, shape, DType::kF32)};
+LocalParameters::Entry make_entry(const Parameter& parameter, const HeldRows& rows, Precision precision,
+                                  const ParameterArenas& arenas) {
+  const bool whole = rows.held.count == num_rows(parameter.local_shape());
+  const Shape shape = whole ? parameter.local_shape() : rows_shape(parameter.shape, rows.held.count);
+  LocalParameters::Entry entry{
+      .parameter = &parameter, .rows = rows, .master = Tensor::empty(arenas.parameters, shape, DType::kF32)};
   if (precision == Precision::kBF16 && !parameter.keep_f32) entry.working = Tensor::empty(arenas.parameters, shape, DType::kBF16);
   if (arenas.gradients != nullptr) entry.grad = Tensor::empty(arenas.gradients, shape, DType::kF32);
   if (arenas.optimizer != nullptr) {
@@ -23,12 +26,12 @@ LocalParameters::Entry make_entry(const Parameter& parameter, Precision precisio
 }
 
 // Element i of the whole parameter is number i of the parameter's own stream, so that any slice starts the same in any layout.
-void draw(Context& ctx, const Parameter& parameter, uint64_t seed, const Tensor& master) {
+void draw(Context& ctx, const LocalParameters::Entry& entry, uint64_t seed) {
   constexpr int64_t kChunk = 1 << 16;
+  const Parameter& parameter = *entry.parameter;
   const Rng rng(seed, stream_of(parameter.name.c_str()));
-  const int64_t rows = std::max<int64_t>(parameter.shape[0], 1);
-  const auto first = static_cast<uint64_t>(parameter.begin * (parameter.shape.numel() / rows));
-  const auto values = master.span<float>();
+  const auto first = static_cast<uint64_t>(entry.first_row() * row_width(parameter.shape));
+  const auto values = entry.master.span<float>();
   const auto size = static_cast<int64_t>(values.size());
   ctx.parallel_for(ceil_div(size, kChunk), [&](int64_t chunk) {
     for (int64_t i = chunk * kChunk; i < std::min(size, (chunk + 1) * kChunk); ++i)
@@ -38,20 +41,49 @@ void draw(Context& ctx, const Parameter& parameter, uint64_t seed, const Tensor&
   });
 }
 
+std::vector<HeldRows> whole_rows(const std::vector<const Parameter*>& parameters) {
+  std::vector<HeldRows> rows;
+  for (const Parameter* parameter : parameters) {
+    const dist::Range all{0, num_rows(parameter->local_shape())};
+    rows.push_back({.held = all, .owned = all});
+  }
+  return rows;
+}
+
 }  // namespace
 
+int64_t num_rows(const Shape& shape) { return dist::shard_rows(shape, 1, 0).count; }
+
+int64_t row_width(const Shape& shape) { return shape.rank() > 1 ? shape[shape.rank() - 1] : 1; }
+
+Shape rows_shape(const Shape& shape, int64_t count) { return shape.rank() > 1 ? Shape{count, row_width(shape)} : Shape{count}; }
+
+int64_t LocalParameters::Entry::first_row() const {
+  const Shape& shape = parameter->shape;
+  return parameter->begin * (num_rows(shape) / std::max<int64_t>(shape[0], 1)) + rows.held.begin;
+}
+
+Tensor LocalParameters::Entry::owned(const Tensor& tensor) const {
+  const Tensor flat = tensor.reshape(rows_shape(parameter->shape, rows.held.count));
+  return flat.rows(rows.owned.begin - rows.held.begin, rows.owned.count);
+}
+
 LocalParameters::LocalParameters(const std::vector<const Parameter*>& parameters, Precision precision,
-                                 const ParameterArenas& arenas) {
-  for (const Parameter* parameter : parameters) {
-    index_[parameter] = entries_.size();
-    entries_.push_back(make_entry(*parameter, precision, arenas));
+                                 const ParameterArenas& arenas)
+    : LocalParameters(parameters, whole_rows(parameters), precision, arenas) {}
+
+LocalParameters::LocalParameters(const std::vector<const Parameter*>& parameters, const std::vector<HeldRows>& rows,
+                                 Precision precision, const ParameterArenas& arenas) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    index_[parameters[i]] = i;
+    entries_.push_back(make_entry(*parameters[i], rows[i], precision, arenas));
   }
 }
 
 void LocalParameters::initialise(Context& ctx, uint64_t seed) {
   if (ctx.device.is_meta()) return;
   for (auto& entry : entries_) {
-    draw(ctx, *entry.parameter, seed, entry.master);
+    draw(ctx, entry, seed);
     if (entry.m.defined()) ops::zero(ctx, {.out = entry.m});
     if (entry.v.defined()) ops::zero(ctx, {.out = entry.v});
   }
@@ -79,22 +111,22 @@ LocalParameters::Entry& LocalParameters::find(const std::string& name) {
 }
 
 Tensor LocalParameters::weights(const Parameter& parameter) {
-  const Entry& e = entry(parameter);
+  const Entry& e = entries_[index_of(parameter)];
   return e.working.defined() ? e.working : e.master;
 }
 
 GradSink LocalParameters::grad(const Parameter& parameter) {
-  Entry& e = entry(parameter);
+  Entry& e = entries_[index_of(parameter)];
   CISTRON_CHECK(e.grad.defined(), "[parameters] '{}' was made without a gradient", parameter.name);
   const bool accumulate = e.has_grad;
   e.has_grad = true;
   return {.grad = e.grad, .accumulate = accumulate};
 }
 
-LocalParameters::Entry& LocalParameters::entry(const Parameter& parameter) {
+size_t LocalParameters::index_of(const Parameter& parameter) const {
   const auto found = index_.find(&parameter);
   CISTRON_CHECK(found != index_.end(), "[parameters] '{}' is not registered", parameter.name);
-  return entries_[found->second];
+  return found->second;
 }
 
 }  // namespace cistron::nn

@@ -1,10 +1,12 @@
 #pragma once
-// All parameters on one rank: leases and sinks are views of whole arrays.
+// The parameters' storage on one rank: what of each it holds, with gradients and moments. Leases and sinks are views of it; ranks
+// that share parameters derive from this (sharded_parameters.h, replicated_parameters.h).
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "cistron/core/context.h"
+#include "cistron/dist/partition.h"
 
 namespace cistron::nn {
 
@@ -13,28 +15,50 @@ struct ParameterArenas {
   std::shared_ptr<Arena> parameters;  // masters, and bf16 working copies
   std::shared_ptr<Arena> gradients;   // null: no gradients (inference)
   std::shared_ptr<Arena> optimizer;   // the two moments; null: none
+  std::shared_ptr<Arena> gathered;    // whole weights and gradients on their way, where ranks hold shards
 };
 
-class LocalParameters final : public ParameterAccess {
+/// Rows are counted over all dims of `Parameter::local_shape()` but the last, as dist::shard_rows does; a vector's are its
+/// elements.
+struct HeldRows {
+  dist::Range held;   ///< what this rank stores
+  dist::Range owned;  ///< what of that it answers for: counts in the norm, writes to checkpoints. Each row is owned once.
+};
+
+class LocalParameters : public ParameterAccess {
  public:
   struct Entry {
     const Parameter* parameter;
-    Tensor master;   // f32
+    HeldRows rows;
+    Tensor master;   // f32: `local_shape()` where all of it is held, else [held rows, last dim] or [held rows]
     Tensor working;  // bf16, where the precision asks for it and the parameter allows; otherwise undefined
     Tensor grad;     // f32
     Tensor m, v;     // f32
     bool has_grad = false;
+
+    /// The number of `rows.held.begin` among the rows of the whole parameter.
+    [[nodiscard]] int64_t first_row() const;
+    /// The owned rows of one of the tensors above, as [rows, last dim] or [rows].
+    [[nodiscard]] Tensor owned(const Tensor& tensor) const;
   };
 
-  /// Uninitialised values. The parameters must outlive this object.
+  /// Everything is held and owned. Uninitialised values. The parameters must outlive this object.
   LocalParameters(const std::vector<const Parameter*>& parameters, Precision precision, const ParameterArenas& arenas);
 
   /// Masters drawn from a counter-based generator keyed by seed, parameter name and global index; moments zero.
   void initialise(Context& ctx, uint64_t seed);
   /// Working copies from masters, after these were set from outside.
   void refresh_working(Context& ctx);
+
+  /// What a pass is for: passes of one kind lease the same weights in the same order.
+  enum class Pass : uint8_t { kTrain, kEvaluate };
+  /// Between the two, one forward (and backward) pass over one micro-batch.
+  virtual void begin_pass(Pass /*pass*/) {}
+  virtual void end_pass() {}
   /// Gradients of the last step are void: the next sink of each parameter overwrites.
   void begin_step();
+  /// After the last backward pass of a step: `grad` holds the sums over all ranks. Throws as `check_all_have_grads`.
+  virtual void finish_gradients() { check_all_have_grads(); }
   /// Throws, naming the parameter, unless every one got a gradient since `begin_step`.
   void check_all_have_grads() const;
 
@@ -47,11 +71,20 @@ class LocalParameters final : public ParameterAccess {
   GradSink grad(const Parameter& parameter) override;
   void grad_ready(const Parameter& /*parameter*/) override {}
 
- private:
-  Entry& entry(const Parameter& parameter);
+ protected:
+  LocalParameters(const std::vector<const Parameter*>& parameters, const std::vector<HeldRows>& rows, Precision precision,
+                  const ParameterArenas& arenas);
+  [[nodiscard]] size_t index_of(const Parameter& parameter) const;
 
+ private:
   std::vector<Entry> entries_;
   std::unordered_map<const Parameter*, size_t> index_;
 };
+
+/// All rows of `shape`, counted as dist::shard_rows does, and the elements of one.
+int64_t num_rows(const Shape& shape);
+int64_t row_width(const Shape& shape);
+/// The shape of `count` of its rows.
+Shape rows_shape(const Shape& shape, int64_t count);
 
 }  // namespace cistron::nn

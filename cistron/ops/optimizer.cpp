@@ -11,6 +11,18 @@ void grad_norm(Context& ctx, const GradNorm& args) {
   dispatch("grad_norm", ctx, args, cpu::grad_norm);
 }
 
+void sum_of_squares(Context& ctx, const SumOfSquares& args) {
+  check_tensor("sum_of_squares", "out", args.out, {1}, DType::kF64);
+  for (const Tensor& grad : args.grads) check_tensor("sum_of_squares", "grad", grad, grad.shape(), DType::kF32);
+  dispatch("sum_of_squares", ctx, args, cpu::sum_of_squares);
+}
+
+void norm_of_squares(Context& ctx, const NormOfSquares& args) {
+  CISTRON_CHECK(args.state != nullptr, "[norm_of_squares] no state");
+  check_tensor("norm_of_squares", "squares", args.squares, {1}, DType::kF64);
+  dispatch("norm_of_squares", ctx, args, cpu::norm_of_squares);
+}
+
 void adamw(Context& ctx, const AdamW& args) {
   CISTRON_CHECK(args.state != nullptr, "[adamw] no state");
   for (const AdamWTensor& t : args.tensors) {

@@ -19,6 +19,18 @@ struct GradNorm {
 };
 void grad_norm(Context& ctx, const GradNorm& args);
 
+/// grad_norm in two halves, for ranks that hold parts of the gradients: between them the parts' sums are added up.
+struct SumOfSquares {
+  std::span<const Tensor> grads;  // f32
+  const Tensor& out;              // [1] f64, written
+};
+void sum_of_squares(Context& ctx, const SumOfSquares& args);
+struct NormOfSquares {
+  const Tensor& squares;  // [1] f64
+  StepState* state;       // as GradNorm
+};
+void norm_of_squares(Context& ctx, const NormOfSquares& args);
+
 struct AdamWTensor {
   Tensor master;   // f32, updated
   Tensor grad;     // f32
@@ -40,5 +52,7 @@ void adamw(Context& ctx, const AdamW& args);
 
 namespace cistron::cpu {
 void grad_norm(Context& ctx, const ops::GradNorm& args);
+void sum_of_squares(Context& ctx, const ops::SumOfSquares& args);
+void norm_of_squares(Context& ctx, const ops::NormOfSquares& args);
 void adamw(Context& ctx, const ops::AdamW& args);
 }  // namespace cistron::cpu

@@ -6,6 +6,7 @@
 
 #include "cistron/core/error.h"
 #include "cistron/core/host_memory.h"
+#include "cistron/dist/check_same.h"
 #include "cistron/ops/elementwise.h"
 #include "cistron/ops/optimizer.h"
 
@@ -24,6 +25,17 @@ bool has_nonfinite(const Tensor& tensor) {
       if (!std::isfinite(static_cast<float>(x))) return true;
   }
   return false;
+}
+
+// The least of the ranks' texts that are not empty, with the rank that gave it.
+std::string first_of_ranks(dist::Communicator& world, const std::string& mine) {
+  std::string first;
+  const std::vector<std::string> all = dist::gather_texts(world, mine);
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (const std::string text = fmt::format("{} on rank {}", all[rank], rank);
+        !all[rank].empty() && (first.empty() || text < first))
+      first = text;
+  return first;
 }
 
 // In double, before sizes in 64 bits overflow; a bound from below, since only absurd sizes are refused here.
@@ -48,14 +60,16 @@ void check_sizes(const EngineOptions& options) {
 }  // namespace
 
 std::string MemoryPlan::report() const {
-  return fmt::format("memory {}: parameters {}, gradients {}, optimizer {}, activations {}", megabytes(total()),
-                     megabytes(parameters), megabytes(gradients), megabytes(optimizer), megabytes(activations));
+  const std::string on_the_way = gathered > 0 ? ", gathered " + megabytes(gathered) : "";
+  return fmt::format("memory {}: parameters {}, gradients {}, optimizer {}{}, activations {}", megabytes(total()),
+                     megabytes(parameters), megabytes(gradients), megabytes(optimizer), on_the_way, megabytes(activations));
 }
 
 Engine::Arenas Engine::meta_arenas() {
   return {.parameters = {.parameters = Arena::meta("parameters"),
                          .gradients = Arena::meta("gradients"),
-                         .optimizer = Arena::meta("optimizer")},
+                         .optimizer = Arena::meta("optimizer"),
+                         .gathered = Arena::meta("gathered")},
           .activations = Arena::meta("activations")};
 }
 
@@ -68,7 +82,8 @@ Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan) {
   try {
     return {.parameters = {.parameters = arena("parameters", plan.parameters),
                            .gradients = arena("gradients", plan.gradients),
-                           .optimizer = arena("optimizer", plan.optimizer)},
+                           .optimizer = arena("optimizer", plan.optimizer),
+                           .gathered = arena("gathered", plan.gathered)},
             .activations = arena("activations", plan.activations)};
   } catch (const Error& error) {
     throw Error(error.kind(), error.what(), plan.report(), kAdvice);
@@ -77,22 +92,26 @@ Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan) {
 
 MemoryPlan Engine::plan(const EngineOptions& options) {
   check_sizes(options);
-  Engine engine(options, meta_arenas(), Device{DeviceKind::kMeta}, nullptr);
-  const nn::Batch batch = nn::meta_batch(options.micro_batch_tokens, 1);
-  engine.step(std::span(&batch, 1), 1.0, 0.0);
-  if (options.eval_batch_tokens > 0) engine.evaluate(nn::meta_batch(options.eval_batch_tokens, 1));
+  Engine engine(options, meta_arenas(), Device{DeviceKind::kMeta}, nullptr, nullptr);
+  const std::vector<nn::Batch> batches(static_cast<size_t>(std::min<int64_t>(options.micro_batches, 2)),
+                                       nn::meta_batch(options.micro_batch_tokens, 1));
+  for (int pass = 0; pass < 2; ++pass) {  // the first shows the order in which weights are gathered, the second gathers ahead
+    engine.step(batches, 1.0, 0.0);
+    if (options.eval_batch_tokens > 0) engine.evaluate(nn::meta_batch(options.eval_batch_tokens, 1));
+  }
   return engine.peak();
 }
 
-Engine::Engine(const EngineOptions& options, const MemoryPlan& plan, ThreadPool* pool)
-    : Engine(options, planned_arenas(plan), Device{}, pool) {}
+Engine::Engine(const EngineOptions& options, const MemoryPlan& plan, ThreadPool* pool, const dist::Mesh* mesh)
+    : Engine(options, planned_arenas(plan), Device{}, pool, mesh) {}
 
-Engine::Engine(const EngineOptions& options, Arenas arenas, Device device, ThreadPool* pool)
+Engine::Engine(const EngineOptions& options, Arenas arenas, Device device, ThreadPool* pool, const dist::Mesh* mesh)
     : options_(options),
       arenas_(std::move(arenas)),
+      mesh_(options.sharing.shape.size() > 1 ? mesh : nullptr),
       ctx_{.device = device, .arena = arenas_.activations, .pool = pool, .precision = options.precision},
       decoder_(options.model, options.experts),
-      parameters_(std::make_unique<nn::LocalParameters>(decoder_.parameters(), options.precision, arenas_.parameters)),
+      parameters_(nn::make_parameters(decoder_.parameters(), options.precision, arenas_.parameters, options.sharing, mesh_)),
       losses_(model::empty_losses(ctx_, options.model)) {
   ctx_.parameters = parameters_.get();
   if (options.eval_batch_tokens > 0) nll_ = ctx_.empty({options.eval_batch_tokens}, DType::kF32);
@@ -109,6 +128,7 @@ MemoryPlan Engine::peak() const {
   return {.parameters = arenas_.parameters.parameters->peak(),
           .gradients = arenas_.parameters.gradients->peak(),
           .optimizer = arenas_.parameters.optimizer->peak(),
+          .gathered = arenas_.parameters.gathered->peak(),
           .activations = arenas_.activations->peak()};
 }
 
@@ -126,15 +146,33 @@ void Engine::backward(std::span<const nn::Batch> micro_batches) {
   ops::zero(ctx_, {.out = losses_.cross_entropy});
   ops::zero(ctx_, {.out = losses_.router});
   const float share = 1.0F / static_cast<float>(micro_batches.size());
-  for (const auto& batch : micro_batches) decoder_.train_step(ctx_, batch, state_, losses_, options_.recompute, share);
-  parameters_->check_all_have_grads();
+  for (const auto& batch : micro_batches) {
+    parameters_->begin_pass(nn::LocalParameters::Pass::kTrain);
+    decoder_.train_step(ctx_, batch, state_, losses_, options_.recompute, share);
+    parameters_->end_pass();
+  }
+  parameters_->finish_gradients();
+  sum_over_ranks(losses_.cross_entropy);
+}
+
+void Engine::sum_over_ranks(const Tensor& tensor) const {
+  if (mesh_ != nullptr) mesh_->world().all_reduce(tensor).wait();
+}
+
+void Engine::gradient_norm() {
+  std::vector<Tensor> grads;
+  for (const auto& entry : parameters_->entries()) grads.push_back(entry.owned(entry.grad));
+  if (mesh_ == nullptr) return ops::grad_norm(ctx_, {.grads = grads, .state = &state_});
+  double squares = 0.0;
+  const Tensor sum = Tensor::view(std::span(&squares, 1));
+  ops::sum_of_squares(ctx_, {.grads = grads, .out = sum});
+  sum_over_ranks(sum);
+  ops::norm_of_squares(ctx_, {.squares = sum, .state = &state_});
 }
 
 void Engine::update() {
-  std::vector<Tensor> grads;
   std::vector<ops::AdamWTensor> tensors;
   for (const auto& entry : parameters_->entries()) {
-    grads.push_back(entry.grad);
     tensors.push_back({.master = entry.master,
                        .grad = entry.grad,
                        .m = entry.m,
@@ -142,7 +180,7 @@ void Engine::update() {
                        .working = entry.working,
                        .weight_decay = entry.parameter->decay ? static_cast<float>(options_.weight_decay) : 0.0F});
   }
-  ops::grad_norm(ctx_, {.grads = grads, .state = &state_});
+  gradient_norm();
   if (!ctx_.device.is_meta() && !std::isfinite(losses_.cross_entropy.span<double>()[0])) state_.finite = 0;
   ops::adamw(ctx_, {.tensors = tensors,
                     .beta1 = static_cast<float>(options_.beta1),
@@ -170,30 +208,38 @@ StepResult Engine::step(std::span<const nn::Batch> micro_batches, double label_w
 
 std::string Engine::find_nonfinite(std::span<const nn::Batch> micro_batches, double label_weight) {
   std::string first;
-  ctx_.observe = [&](std::string_view module, const Tensor& value) {
-    if (first.empty() && has_nonfinite(value)) first = module;
+  int64_t seen = 0;
+  const auto look = [&](std::string_view module, const Tensor& value) {
+    ++seen;
+    if (first.empty() && has_nonfinite(value)) first = fmt::format("{:012} {}", seen, module);  // sorted by place
   };
+  ctx_.observe = look;
   set_state(label_weight, state_.learning_rate);
   backward(micro_batches);
   ctx_.observe = nullptr;
-  for (const auto& entry : parameters_->entries())
-    if (first.empty() && has_nonfinite(entry.grad)) first = "gradient of " + entry.parameter->name;
-  return first;
+  for (const auto& entry : parameters_->entries()) look("gradient of " + entry.parameter->name, entry.grad);
+  if (mesh_ != nullptr) first = first_of_ranks(mesh_->world(), first);
+  return first.empty() ? first : first.substr(first.find(' ') + 1);
 }
 
 Engine::Evaluation Engine::evaluate(const nn::Batch& batch) {
   ops::zero(ctx_, {.out = losses_.cross_entropy});
   ops::zero(ctx_, {.out = losses_.router});
-  decoder_.evaluate(ctx_, batch, nll_, losses_);
+  const Tensor losses = nll_.rows(0, batch.num_tokens());
+  parameters_->begin_pass(nn::LocalParameters::Pass::kEvaluate);
+  decoder_.evaluate(ctx_, batch, losses, losses_);
+  parameters_->end_pass();
   Evaluation sums;
   if (ctx_.device.is_meta()) return sums;
-  const auto nll = nll_.span<float>();
+  const auto nll = losses.span<float>();
   const auto labels = batch.labels.span<int32_t>();
   for (size_t i = 0; i < nll.size(); ++i) {
     if (labels[i] < 0) continue;
     sums.nll += nll[i];
     ++sums.tokens;
   }
+  sum_over_ranks(Tensor::view(std::span(&sums.nll, 1)));
+  sum_over_ranks(Tensor::view(std::span(&sums.tokens, 1)));
   return sums;
 }
 

@@ -7,7 +7,7 @@
 
 #include "cistron/core/step_state.h"
 #include "cistron/model/decoder.h"
-#include "cistron/nn/local_parameters.h"
+#include "cistron/nn/sharing.h"
 
 namespace cistron::train {
 
@@ -16,8 +16,10 @@ struct EngineOptions {
   Precision precision = Precision::kF32;
   model::Recompute recompute = model::Recompute::kNone;
   model::Experts experts = model::Experts::kGrouped;
-  int64_t micro_batch_tokens = 0;
-  int64_t eval_batch_tokens = 0;  ///< 0: no validation is planned for
+  int64_t micro_batch_tokens = 0;  ///< the most that this rank gets of one
+  int64_t eval_batch_tokens = 0;   ///< the same of a validation batch; 0: no validation is planned for
+  int64_t micro_batches = 1;       ///< in a step
+  nn::Sharing sharing;             ///< the mesh, and this rank's place in it
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
@@ -30,8 +32,9 @@ struct MemoryPlan {
   int64_t parameters = 0;  ///< fp32 masters and working copies
   int64_t gradients = 0;
   int64_t optimizer = 0;    ///< both moments
-  int64_t activations = 0;  ///< the peak of everything that a step holds for a while
-  [[nodiscard]] int64_t total() const { return parameters + gradients + optimizer + activations; }
+  int64_t gathered = 0;     ///< whole weights and gradients on their way between ranks
+  int64_t activations = 0;  ///< the peak of everything else that a step holds for a while
+  [[nodiscard]] int64_t total() const { return parameters + gradients + optimizer + gathered + activations; }
   /// "parameters 29.5 MB, gradients 29.5 MB, ..."
   [[nodiscard]] std::string report() const;
 };
@@ -48,22 +51,24 @@ class Engine {
   /// Runs a step and an evaluation on the meta device. Throws Error(kUsage) or Error(kOutOfSpace) for sizes beyond any machine.
   static MemoryPlan plan(const EngineOptions& options);
 
-  /// Takes exactly the planned memory on the CPU; Error(kOutOfSpace) says what was needed. `pool` must outlive the engine.
-  Engine(const EngineOptions& options, const MemoryPlan& plan, ThreadPool* pool);
+  /// Takes exactly the planned memory on the CPU; Error(kOutOfSpace) says what was needed. `pool` and `mesh` must outlive the
+  /// engine. With a mesh all its ranks make their engine together, and call the same functions in the same order.
+  Engine(const EngineOptions& options, const MemoryPlan& plan, ThreadPool* pool, const dist::Mesh* mesh = nullptr);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   /// Masters drawn from `seed`, moments zero, step 0.
   void initialise(uint64_t seed);
-  /// Forward, backward, clipping and update over the micro-batches of one global batch, each of `micro_batch_tokens` tokens.
-  /// `label_weight` is the sum of all their loss weights.
+  /// Forward, backward, clipping and update over the micro-batches of one global batch, of which this rank gives its parts, each
+  /// of at most `micro_batch_tokens` tokens. `label_weight` is the sum of all ranks' loss weights; so is what it returns.
   StepResult step(std::span<const nn::Batch> micro_batches, double label_weight, double learning_rate);
   /// After a step that was not finite, on the same micro-batches: the first module (or parameter's gradient) with a number that
-  /// is not finite. Changes no parameter.
+  /// is not finite, on any rank. Changes no parameter.
   std::string find_nonfinite(std::span<const nn::Batch> micro_batches, double label_weight);
 
-  /// Sums over one batch of `eval_batch_tokens` tokens: negative log-likelihood of the labels, and how many there are.
+  /// Sums over one batch, of which this rank gives its part, over all ranks: negative log-likelihood of the labels, and how many
+  /// there are.
   struct Evaluation {
     double nll = 0.0;
     int64_t tokens = 0;
@@ -86,15 +91,18 @@ class Engine {
   };
   static Arenas meta_arenas();
   static Arenas planned_arenas(const MemoryPlan& plan);
-  Engine(const EngineOptions& options, Arenas arenas, Device device, ThreadPool* pool);
+  Engine(const EngineOptions& options, Arenas arenas, Device device, ThreadPool* pool, const dist::Mesh* mesh);
 
   void set_state(double label_weight, double learning_rate);
   void backward(std::span<const nn::Batch> micro_batches);
+  void sum_over_ranks(const Tensor& tensor) const;
+  void gradient_norm();
   void update();
   [[nodiscard]] StepResult result(double label_weight) const;
 
   EngineOptions options_;
   Arenas arenas_;
+  const dist::Mesh* mesh_;
   Context ctx_;
   model::Decoder decoder_;
   std::unique_ptr<nn::LocalParameters> parameters_;

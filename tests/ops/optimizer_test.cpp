@@ -64,6 +64,25 @@ TEST(GradNorm, OneBadElementAnywhereIsSeen) {
     }
 }
 
+TEST(GradNorm, InTwoHalvesOverPartsItIsTheNormOfTheWhole) {
+  test::CpuContext ctx(2);
+  const auto grads = gradients(ctx);
+  const StepState whole = norm_of(ctx, grads, 1.0F);
+  std::vector<double> sums(2, -1.0);
+  ops::sum_of_squares(ctx, {std::span(grads).first(2), Tensor::view(std::span(sums).first(1))});
+  ops::sum_of_squares(ctx, {std::span(grads).subspan(2), Tensor::view(std::span(sums).last(1))});
+  const auto norm_from = [&](double squares) {
+    StepState state{.clip_norm = 1.0F};
+    ops::norm_of_squares(ctx, {Tensor::view(std::span(&squares, 1)), &state});
+    return state;
+  };
+  const StepState halves = norm_from(sums[0] + sums[1]);
+  EXPECT_NEAR(halves.grad_norm, whole.grad_norm, 2 * kU * whole.grad_norm);
+  EXPECT_NEAR(halves.clip_factor, whole.clip_factor, 4 * kU * whole.clip_factor);
+  EXPECT_EQ(norm_from(std::numeric_limits<double>::quiet_NaN()).finite, 0);
+  EXPECT_GT(std::abs(norm_from(sums[1]).grad_norm - whole.grad_norm), 2 * kU * whole.grad_norm);  // control
+}
+
 struct Moments {
   Tensor master, grad, m, v, working;
   Moments(const Context& ctx, const Shape& shape, uint64_t seed)

@@ -42,6 +42,18 @@ double sum_of_squares(const float* x, int64_t n) {
   return sum;
 }
 
+double sum_of_squares(const Context& ctx, std::span<const Tensor> tensors) {
+  const auto pieces = cut(tensors, [](const Tensor& t) { return t.numel(); });
+  std::vector<double> sums(pieces.size());
+  ctx.parallel_for(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
+    const Piece& piece = pieces[static_cast<size_t>(i)];
+    sums[static_cast<size_t>(i)] = sum_of_squares(tensors[piece.tensor].data<float>() + piece.begin, piece.end - piece.begin);
+  });
+  double squares = 0;
+  for (const double sum : sums) squares += sum;
+  return squares;
+}
+
 void write_norm(StepState& state, double squares) {
   state.grad_norm = static_cast<float>(std::sqrt(squares));
   state.finite = std::isfinite(state.grad_norm) ? 1 : 0;
@@ -76,17 +88,13 @@ void Update::operator()(const ops::AdamWTensor& t, const Piece& piece) const {
 
 }  // namespace
 
-void grad_norm(Context& ctx, const ops::GradNorm& args) {
-  const auto pieces = cut(args.grads, [](const Tensor& t) { return t.numel(); });
-  std::vector<double> sums(pieces.size());
-  ctx.parallel_for(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
-    const Piece& piece = pieces[static_cast<size_t>(i)];
-    sums[static_cast<size_t>(i)] = sum_of_squares(args.grads[piece.tensor].data<float>() + piece.begin, piece.end - piece.begin);
-  });
-  double squares = 0;
-  for (double sum : sums) squares += sum;
-  write_norm(*args.state, squares);
+void sum_of_squares(Context& ctx, const ops::SumOfSquares& args) { args.out.span<double>()[0] = sum_of_squares(ctx, args.grads); }
+
+void norm_of_squares(Context& /*ctx*/, const ops::NormOfSquares& args) {
+  write_norm(*args.state, args.squares.span<double>()[0]);
 }
+
+void grad_norm(Context& ctx, const ops::GradNorm& args) { write_norm(*args.state, sum_of_squares(ctx, args.grads)); }
 
 void adamw(Context& ctx, const ops::AdamW& args) {
   const StepState& state = *args.state;

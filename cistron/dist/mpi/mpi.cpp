@@ -31,6 +31,7 @@ class MpiCommunicator : public Communicator {
  public:
   MpiCommunicator(Membership who, MpiRuntime& runtime, int context)
       : Communicator(std::move(who)), runtime_(runtime), context_(context) {}
+  void abandon(const std::string& why) override { runtime_.fail(why); }
 
  private:
   std::unique_ptr<Work> start(Collective call) override {

@@ -60,6 +60,11 @@ void MpiRuntime::wait(const MpiOperation& operation, int context) {
   }
 }
 
+void MpiRuntime::fail(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = why;
+}
+
 void MpiRuntime::drop(std::unique_ptr<MpiOperation> operation) {
   const std::lock_guard lock(mutex_);
   if (operation->done()) return;

@@ -74,6 +74,8 @@ class MpiRuntime {
 
   void begin(MpiOperation& operation, int context);
   void wait(const MpiOperation& operation, int context);
+  /// Nothing can be done from now on.
+  void fail(const std::string& why);
   /// Its buffers go: nothing of MPI may be touched from now on. Keeps what MPI still holds.
   void drop(std::unique_ptr<MpiOperation> operation);
   /// The lowest context number that this process has not used; contexts with a rank in common must differ.
