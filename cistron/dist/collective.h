@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cistron/core/device.h"
 #include "cistron/core/dtype.h"
 
 namespace cistron::dist {
@@ -42,6 +43,7 @@ struct Membership {
   std::vector<int> members;  ///< ranks of the world, by rank here
   int rank = 0;              ///< the caller's, here
   std::chrono::milliseconds timeout{};
+  Device device;  ///< where the tensors lie
 
   [[nodiscard]] int size() const { return static_cast<int>(members.size()); }
   [[nodiscard]] int world_rank() const { return members[static_cast<size_t>(rank)]; }

@@ -20,8 +20,9 @@ std::vector<int64_t> equal_rows(const char* op, const Tensor& whole, int size) {
   return std::vector<int64_t>(static_cast<size_t>(size), whole.dim(0) / size);
 }
 
-void check_host(const char* op, const Tensor& tensor) {
-  CISTRON_CHECK(tensor.defined() && tensor.device().is_cpu(), "[{}] a tensor is undefined or not on the host", op);
+void check_place(const char* op, const Tensor& tensor, const Membership& who) {
+  CISTRON_CHECK(tensor.defined() && tensor.device() == who.device, "[{}] a tensor is undefined or not on {}", op,
+                to_string(who.device));
 }
 
 // The blocks of `tensor` of these rows, one behind the other; together they must be all of it.
@@ -72,8 +73,8 @@ Pending Communicator::begin(CollectiveOp op, const Tensor& send, const Tensor& r
 }
 
 Pending Communicator::all_gather(const Tensor& part, const Tensor& whole, std::span<const int64_t> rows) {
-  check_host("all_gather", part);
-  check_host("all_gather", whole);
+  check_place("all_gather", part, who_);
+  check_place("all_gather", whole, who_);
   const std::vector<int64_t> equal = rows.empty() ? equal_rows("all_gather", whole, size()) : std::vector<int64_t>{};
   const std::vector<Segment> receives = blocks("all_gather", whole, rows.empty() ? equal : rows, size());
   check_rows("all_gather", part, whole, (rows.empty() ? equal : rows)[self()]);
@@ -81,8 +82,8 @@ Pending Communicator::all_gather(const Tensor& part, const Tensor& whole, std::s
 }
 
 Pending Communicator::reduce_scatter(const Tensor& whole, const Tensor& part, std::span<const int64_t> rows) {
-  check_host("reduce_scatter", part);
-  check_host("reduce_scatter", whole);
+  check_place("reduce_scatter", part, who_);
+  check_place("reduce_scatter", whole, who_);
   CISTRON_CHECK(can_reduce(whole.dtype()), "[reduce_scatter] {} cannot be reduced", name_of(whole.dtype()));
   const std::vector<int64_t> equal = rows.empty() ? equal_rows("reduce_scatter", whole, size()) : std::vector<int64_t>{};
   const std::vector<Segment> sends = blocks("reduce_scatter", whole, rows.empty() ? equal : rows, size());
@@ -91,7 +92,7 @@ Pending Communicator::reduce_scatter(const Tensor& whole, const Tensor& part, st
 }
 
 Pending Communicator::all_reduce(const Tensor& tensor, Reduction reduction) {
-  check_host("all_reduce", tensor);
+  check_place("all_reduce", tensor, who_);
   CISTRON_CHECK(can_reduce(tensor.dtype()), "[all_reduce] {} cannot be reduced", name_of(tensor.dtype()));
   const std::vector<Segment> sends = reduce_blocks(tensor, size());
   return begin(CollectiveOp::kAllReduce, tensor, tensor,
@@ -100,8 +101,8 @@ Pending Communicator::all_reduce(const Tensor& tensor, Reduction reduction) {
 
 Pending Communicator::all_to_all(const Tensor& send, std::span<const int64_t> send_rows, const Tensor& receive,
                                  std::span<const int64_t> receive_rows) {
-  check_host("all_to_all", send);
-  check_host("all_to_all", receive);
+  check_place("all_to_all", send, who_);
+  check_place("all_to_all", receive, who_);
   check_rows("all_to_all", receive, send, receive.dim(0));
   return begin(
       CollectiveOp::kAllToAll, send, receive,
@@ -109,7 +110,7 @@ Pending Communicator::all_to_all(const Tensor& send, std::span<const int64_t> se
 }
 
 Pending Communicator::broadcast(const Tensor& tensor, int root) {
-  check_host("broadcast", tensor);
+  check_place("broadcast", tensor, who_);
   CISTRON_CHECK(root >= 0 && root < size(), "[broadcast] root {} of {} ranks", root, size());
   Collective call{.signature = {.root = root}, .sends = repeat({}, size()), .receives = repeat({}, size())};
   if (rank() == root) call.sends = repeat({0, tensor.bytes()}, size());

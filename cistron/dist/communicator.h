@@ -51,7 +51,8 @@ class [[nodiscard]] Pending {
 };
 
 /// Belongs to one thread at a time; a second thread takes a communicator of its own, `split(0, "prefetch")`.
-/// Tensors are host tensors. "Rows" are of dim 0; the dims behind it and the dtype are equal on all ranks.
+/// Tensors are host tensors (meta tensors on `meta_mesh`). "Rows" are of dim 0; the dims behind it and the dtype are equal on all
+/// ranks.
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -31,4 +31,12 @@ Mesh::Mesh(Communicator& world, const MeshShape& shape)
       dp_(world.split(shape.ep_index(world.rank()), "dp")),
       ep_(world.split(shape.dp_index(world.rank()), "ep")) {}
 
+Mesh::Mesh(std::unique_ptr<Communicator> world, std::unique_ptr<Communicator> dp, std::unique_ptr<Communicator> ep,
+           const MeshShape& shape)
+    : owned_world_(std::move(world)),
+      world_(*owned_world_),
+      shape_(checked(shape, world_.size())),
+      dp_(std::move(dp)),
+      ep_(std::move(ep)) {}
+
 }  // namespace cistron::dist

@@ -26,6 +26,10 @@ class Mesh {
   /// All ranks of `world`, which must outlive the mesh, come here together. Throws Error(kUsage) unless dp x ep are its ranks.
   Mesh(Communicator& world, const MeshShape& shape);
 
+  /// Of communicators that exist already.
+  Mesh(std::unique_ptr<Communicator> world, std::unique_ptr<Communicator> dp, std::unique_ptr<Communicator> ep,
+       const MeshShape& shape);
+
   [[nodiscard]] const MeshShape& shape() const { return shape_; }
   [[nodiscard]] Communicator& world() const { return world_; }
   /// The ranks that hold the same experts; this rank's number there is its dp_index.
@@ -34,6 +38,7 @@ class Mesh {
   [[nodiscard]] Communicator& ep() const { return *ep_; }
 
  private:
+  std::unique_ptr<Communicator> owned_world_;
   Communicator& world_;
   MeshShape shape_;
   std::unique_ptr<Communicator> dp_, ep_;

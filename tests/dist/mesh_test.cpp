@@ -4,6 +4,7 @@
 
 #include "cistron/core/error.h"
 #include "cistron/dist/check_same.h"
+#include "cistron/dist/meta.h"
 #include "tests/dist/support.h"
 #include "tests/ops/support.h"
 
@@ -63,6 +64,28 @@ TEST_P(OnMesh, TheSameIsAcceptedAndTheOddRankNamed) {
       }
     }
   });
+}
+
+TEST(MetaMesh, KnowsEveryRanksPlaceAndChecksShapes) {
+  Context ctx = meta_context();
+  for (const MeshShape shape : {MeshShape{1, 1}, MeshShape{3, 2}, MeshShape{2, 4}})
+    for (int rank = 0; rank < shape.size(); ++rank) {
+      const auto mesh = dist::meta_mesh(shape, rank);
+      EXPECT_EQ(mesh->world().rank(), rank);
+      EXPECT_EQ(mesh->world().size(), shape.size());
+      EXPECT_EQ(mesh->dp().rank(), shape.dp_index(rank));
+      EXPECT_EQ(mesh->ep().rank(), shape.ep_index(rank));
+      EXPECT_EQ(mesh->dp().membership().world_rank(), rank);
+      EXPECT_EQ(mesh->ep().membership().world_rank(), rank);
+      const Tensor part = ctx.empty({3, 5}), whole = ctx.empty({3 * shape.size(), 5}), other = ctx.empty({3, 4});
+      mesh->world().all_gather(part, whole).wait();
+      mesh->world().reduce_scatter(whole, part).wait();
+      mesh->world().all_reduce(part).wait();
+      EXPECT_THAT(error_of([&] { mesh->world().all_gather(other, whole).wait(); }), HasSubstr("[all_gather] part"));
+    }
+  std::vector<float> host(4);
+  const auto mesh = dist::meta_mesh({1, 2}, 0);
+  EXPECT_THAT(error_of([&] { mesh->ep().all_reduce(view_of(host)).wait(); }), HasSubstr("not on meta"));
 }
 
 TEST(Mesh, Description) {
