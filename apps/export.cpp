@@ -55,11 +55,12 @@ int run_import(const Options& o) {
   const model::Decoder decoder(source.config());
   nn::LocalParameters parameters(decoder.parameters(), Precision::kF32,
                                  {.parameters = Arena::growing("parameters", Device{}, host_memory())});
-  source.load(parameters);
+  Context host;
+  source.load(host, parameters);
   train::CheckpointInfo info{.tokenizer = o.tokenizer.empty() ? source.tokenizer_name() : o.tokenizer};
   if (!info.tokenizer.empty()) (void)source.tokenizer(info.tokenizer);  // refused here rather than when it is needed
   info.config.model = source.config();
-  train::save_checkpoint(o.out, info, parameters, replace);
+  train::save_checkpoint(host, o.out, info, parameters, replace);
   print_result(o, source, "imported to");
   return kDone;
 }

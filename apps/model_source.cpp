@@ -6,6 +6,7 @@
 
 #include "cistron/core/error.h"
 #include "cistron/data/tokenizer_files.h"
+#include "cistron/ops/copy.h"
 #include "cistron/train/checkpoint_folder.h"
 
 namespace cistron::apps {
@@ -53,12 +54,13 @@ std::unique_ptr<const data::Tokenizer> ModelSource::tokenizer(const std::string&
   return tokenizer;
 }
 
-void ModelSource::load(nn::LocalParameters& parameters) const {
-  if (checkpoint_ != nullptr) return checkpoint_->load(parameters);
+void ModelSource::load(Context& ctx, nn::LocalParameters& parameters) const {
+  if (checkpoint_ != nullptr) return checkpoint_->load(ctx, parameters);
   model::import_hugging_face(path_, config_, [&](const std::string& name, std::span<const float> values) {
-    const auto master = parameters.find(name).master.span<float>();
-    CISTRON_CHECK(master.size() == values.size(), "[import] '{}' has {} values, wanted {}", name, values.size(), master.size());
-    std::ranges::copy(values, master.begin());
+    const Tensor& master = parameters.find(name).master;
+    CISTRON_CHECK(master.numel() == std::ssize(values), "[import] '{}' has {} values, wanted {}", name, values.size(),
+                  master.numel());
+    ops::copy(ctx, {.x = Tensor::view(values).reshape(master.shape()), .out = master});
   });
 }
 

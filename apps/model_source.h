@@ -24,8 +24,8 @@ class ModelSource {
   /// rows.
   [[nodiscard]] std::unique_ptr<const data::Tokenizer> tokenizer(const std::string& name) const;
   [[nodiscard]] const std::string& tokenizer_name() const { return tokenizer_; }
-  /// Fills the masters.
-  void load(nn::LocalParameters& parameters) const;
+  /// Fills the masters, which are of `ctx`'s device.
+  void load(Context& ctx, nn::LocalParameters& parameters) const;
 
  private:
   std::filesystem::path path_;

@@ -78,7 +78,7 @@ int run_score(const Options& o) {
   const int64_t context = source.config().context;
   eval::Inference inference(
       {.model = source.config(), .precision = precision_of(o.precision), .batch_tokens = std::max(kBatchTokens, context)}, &pool);
-  source.load(inference.parameters());
+  source.load(inference.context(), inference.parameters());
   inference.refresh_working();
 
   Printer printer(o);

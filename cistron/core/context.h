@@ -39,6 +39,7 @@ enum class Precision : uint8_t { kF32, kBF16 };
 
 struct Context {
   Device device;
+  Device planned;                         ///< on the meta device: the one whose memory is planned
   std::shared_ptr<Arena> arena;           ///< activations and temporaries
   ThreadPool* pool = nullptr;             ///< null: everything on the calling thread
   ParameterAccess* parameters = nullptr;  ///< null: no module may be run
@@ -50,6 +51,8 @@ struct Context {
   /// Called with each module's output and input gradient, in order, where somebody looks for the first bad number; usually empty.
   std::function<void(std::string_view module, const Tensor& value)> observe;
 
+  /// The device for which memory is laid out: row alignments and scratch are the same in a plan and in the run that it is for.
+  [[nodiscard]] Device target() const { return device.is_meta() ? planned : device; }
   [[nodiscard]] DType activation_dtype() const { return precision == Precision::kBF16 ? DType::kBF16 : DType::kF32; }
   [[nodiscard]] Tensor empty(const Shape& shape, DType dtype) const { return Tensor::empty(arena, shape, dtype); }
   [[nodiscard]] Tensor empty(const Shape& shape) const { return empty(shape, activation_dtype()); }

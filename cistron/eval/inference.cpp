@@ -1,6 +1,7 @@
 #include "cistron/eval/inference.h"
 
 #include "cistron/core/error.h"
+#include "cistron/ops/device_memory.h"
 #include "cistron/ops/elementwise.h"
 
 namespace cistron::eval {
@@ -8,16 +9,22 @@ namespace cistron::eval {
 Inference::Arenas Inference::planned_arenas(const InferenceOptions& options) {
   const Arenas meta{.parameters = Arena::meta("parameters"), .activations = Arena::meta("activations")};
   Inference(options, meta, Device{DeviceKind::kMeta}, nullptr).forward(nn::meta_batch(options.batch_tokens, 1));
-  const auto planned = [](const Arena& arena) { return Arena::planned(arena.name(), Device{}, host_memory(), arena.peak()); };
+  const auto planned = [&](const Arena& arena) {
+    return Arena::planned(arena.name(), options.device, ops::device_memory(options.device), arena.peak());
+  };
   return {.parameters = planned(*meta.parameters), .activations = planned(*meta.activations)};
 }
 
 Inference::Inference(const InferenceOptions& options, ThreadPool* pool)
-    : Inference(options, planned_arenas(options), Device{}, pool) {}
+    : Inference(options, planned_arenas(options), options.device, pool) {}
 
 Inference::Inference(const InferenceOptions& options, const Arenas& arenas, Device device, ThreadPool* pool)
     : options_(options),
-      ctx_{.device = device, .arena = arenas.activations, .pool = pool, .precision = options.precision},
+      ctx_{.device = device,
+           .planned = options.device,
+           .arena = arenas.activations,
+           .pool = pool,
+           .precision = options.precision},
       decoder_(options.model),
       parameters_(std::make_unique<nn::LocalParameters>(decoder_.parameters(), options.precision,
                                                         nn::ParameterArenas{.parameters = arenas.parameters})),

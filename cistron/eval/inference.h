@@ -11,13 +11,14 @@ namespace cistron::eval {
 
 struct InferenceOptions {
   model::ModelConfig model;
+  Device device;
   Precision precision = Precision::kF32;
   int64_t batch_tokens = 0;
 };
 
 class Inference {
  public:
-  /// Plans and takes the memory, on the CPU. `pool` must outlive it.
+  /// Plans and takes the memory. `pool` must outlive it.
   Inference(const InferenceOptions& options, ThreadPool* pool);
   ~Inference();
   Inference(const Inference&) = delete;
@@ -25,6 +26,7 @@ class Inference {
 
   [[nodiscard]] const InferenceOptions& options() const { return options_; }
   /// The masters are the caller's to fill, then `refresh_working`.
+  [[nodiscard]] Context& context() { return ctx_; }
   [[nodiscard]] nn::LocalParameters& parameters() { return *parameters_; }
   void refresh_working() { parameters_->refresh_working(ctx_); }
 

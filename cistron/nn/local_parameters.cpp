@@ -4,6 +4,7 @@
 
 #include "cistron/core/checked.h"
 #include "cistron/core/rng.h"
+#include "cistron/ops/copy.h"
 #include "cistron/ops/elementwise.h"
 
 namespace cistron::nn {
@@ -25,19 +26,23 @@ LocalParameters::Entry make_entry(const Parameter& parameter, const HeldRows& ro
   return entry;
 }
 
-// Element i of the whole parameter is number i of the parameter's own stream, so that any slice starts the same in any layout.
+// Element i of the whole parameter is number i of the parameter's own stream, so that any slice starts the same in any layout, and
+// on any device: the host draws.
 void draw(Context& ctx, const LocalParameters::Entry& entry, uint64_t seed) {
   constexpr int64_t kChunk = 1 << 16;
   const Parameter& parameter = *entry.parameter;
   const Rng rng(seed, stream_of(parameter.name.c_str()));
-  const auto first = static_cast<uint64_t>(entry.first_row() * row_width(parameter.shape));
-  const auto values = entry.master.span<float>();
-  const auto size = static_cast<int64_t>(values.size());
-  ctx.parallel_for(ceil_div(size, kChunk), [&](int64_t chunk) {
-    for (int64_t i = chunk * kChunk; i < std::min(size, (chunk + 1) * kChunk); ++i)
-      values[static_cast<size_t>(i)] =
-          parameter.init == Init::kOnes ? 1.0F
-                                        : static_cast<float>(parameter.init_std * rng.normal(first + static_cast<uint64_t>(i)));
+  const int64_t first = entry.first_row() * row_width(parameter.shape);
+  ops::write_pieces(ctx, entry.master, [&](int64_t begin, std::span<std::byte> piece) {
+    auto* values = reinterpret_cast<float*>(piece.data());
+    const int64_t size = std::ssize(piece) / int64_t{sizeof(float)};
+    const auto number = static_cast<uint64_t>(first + begin / int64_t{sizeof(float)});
+    ctx.parallel_for(ceil_div(size, kChunk), [&](int64_t chunk) {
+      for (int64_t i = chunk * kChunk; i < std::min(size, (chunk + 1) * kChunk); ++i)
+        values[i] = parameter.init == Init::kOnes
+                        ? 1.0F
+                        : static_cast<float>(parameter.init_std * rng.normal(number + static_cast<uint64_t>(i)));
+    });
   });
 }
 

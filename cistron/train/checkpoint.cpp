@@ -1,7 +1,6 @@
 #include "cistron/train/checkpoint.h"
 
 #include <charconv>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "cistron/core/error.h"
@@ -9,6 +8,7 @@
 #include "cistron/io/checksum.h"
 #include "cistron/io/json.h"
 #include "cistron/io/mapped_file.h"
+#include "cistron/ops/copy.h"
 
 namespace cistron::train {
 
@@ -34,18 +34,17 @@ io::TensorSpec spec_of(const std::string& name, const Tensor& tensor) {
   return spec;
 }
 
-std::span<const std::byte> bytes_of(const Tensor& tensor) { return std::as_bytes(tensor.span<float>()); }
-
 struct Named {
   std::string name;
   Tensor tensor;
 };
 
-void write_tensors(const fs::path& path, const std::vector<Named>& tensors) {
+void write_tensors(Context& ctx, const fs::path& path, const std::vector<Named>& tensors) {
   std::vector<io::TensorSpec> specs;
   for (const auto& [name, tensor] : tensors) specs.push_back(spec_of(name, tensor));
   io::SafetensorsWriter writer(path, specs);
-  for (const auto& [name, tensor] : tensors) writer.write(name, bytes_of(tensor));
+  for (const auto& item : tensors)
+    ops::read_pieces(ctx, item.tensor, [&](std::span<const std::byte> piece) { writer.write(item.name, piece); });
   writer.commit();
 }
 
@@ -147,7 +146,7 @@ void verify_files(const fs::path& directory, const json& files) {
   }
 }
 
-void fill(const io::SafetensorsFile& file, const std::string& name, const Tensor& tensor) {
+void fill(Context& ctx, const io::SafetensorsFile& file, const std::string& name, const Tensor& tensor) {
   if (!file.contains(name)) refuse(fmt::format("parameter '{}' is missing", name), file.path());
   const auto& view = file.at(name);
   const auto wanted = spec_of(name, tensor);
@@ -155,12 +154,14 @@ void fill(const io::SafetensorsFile& file, const std::string& name, const Tensor
     refuse(fmt::format("'{}' is {} [{}], wanted F32 [{}]", name, view.spec.dtype, fmt::join(view.spec.shape, ", "),
                        fmt::join(wanted.shape, ", ")),
            file.path());
-  std::memcpy(tensor.raw(), view.bytes.data(), view.bytes.size());
+  auto* bytes = const_cast<std::byte*>(view.bytes.data());  // a view has no constant form
+  ops::copy(ctx, {.x = Tensor::view(bytes, tensor.shape(), DType::kF32), .out = tensor});
 }
 
 }  // namespace
 
-void save_checkpoint(const fs::path& path, const CheckpointInfo& info, const nn::LocalParameters& parameters, bool replace) {
+void save_checkpoint(Context& ctx, const fs::path& path, const CheckpointInfo& info, const nn::LocalParameters& parameters,
+                     bool replace) {
   io::AtomicDirectory directory(path, replace);
   const fs::path& partial = directory.partial();
   std::vector<Named> masters, moments;
@@ -170,8 +171,8 @@ void save_checkpoint(const fs::path& path, const CheckpointInfo& info, const nn:
     moments.push_back({entry.parameter->name + ".m", entry.m});
     moments.push_back({entry.parameter->name + ".v", entry.v});
   }
-  write_tensors(partial / kParameters, masters);
-  if (!moments.empty()) write_tensors(partial / kOptimizer, moments);
+  write_tensors(ctx, partial / kParameters, masters);
+  if (!moments.empty()) write_tensors(ctx, partial / kOptimizer, moments);
   io::write_file(partial / "config.toml", to_toml(info.config));
   io::write_file(partial / "state.json", describe_state(info).dump(1) + "\n");
   const json manifest{{"format", "cistron-checkpoint"},
@@ -203,13 +204,13 @@ std::span<const float> Checkpoint::values(const std::string& parameter) const {
   return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
 }
 
-void Checkpoint::load(nn::LocalParameters& parameters) const {
+void Checkpoint::load(Context& ctx, nn::LocalParameters& parameters) const {
   for (auto& entry : parameters.entries()) {
     const std::string& name = entry.parameter->name;
-    fill(*parameters_, name, entry.master);
+    fill(ctx, *parameters_, name, entry.master);
     if (optimizer_ == nullptr || !entry.m.defined()) continue;
-    fill(*optimizer_, name + ".m", entry.m);
-    fill(*optimizer_, name + ".v", entry.v);
+    fill(ctx, *optimizer_, name + ".m", entry.m);
+    fill(ctx, *optimizer_, name + ".v", entry.v);
   }
   if (parameters_->tensors().size() != parameters.entries().size())
     refuse(fmt::format("{} tensors for {} parameters", parameters_->tensors().size(), parameters.entries().size()),

@@ -35,9 +35,9 @@ struct CheckpointInfo {
 };
 
 /// Writes `directory`, atomically; one that exists (and was found broken) is replaced where `replace` is set. Moments are written
-/// where the parameters have them.
-void save_checkpoint(const std::filesystem::path& directory, const CheckpointInfo& info, const nn::LocalParameters& parameters,
-                     bool replace);
+/// where the parameters have them. `ctx` is theirs.
+void save_checkpoint(Context& ctx, const std::filesystem::path& directory, const CheckpointInfo& info,
+                     const nn::LocalParameters& parameters, bool replace);
 
 class Checkpoint {
  public:
@@ -52,7 +52,7 @@ class Checkpoint {
   [[nodiscard]] std::span<const float> values(const std::string& parameter) const;
   /// Fills masters (and moments, where both sides have them). Throws Error(kBadData) on a parameter that is missing, left over,
   /// or of another shape. Working copies are the caller's to refresh.
-  void load(nn::LocalParameters& parameters) const;
+  void load(Context& ctx, nn::LocalParameters& parameters) const;
 
  private:
   std::filesystem::path directory_;

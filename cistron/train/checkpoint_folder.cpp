@@ -43,9 +43,9 @@ std::vector<std::string> CheckpointFolder::names() const {
   return all;
 }
 
-void CheckpointFolder::save(const CheckpointInfo& info, const nn::LocalParameters& parameters, int64_t keep) const {
+void CheckpointFolder::save(Context& ctx, const CheckpointInfo& info, const nn::LocalParameters& parameters, int64_t keep) const {
   const std::string name = name_of(info.state.step);
-  save_checkpoint(folder_ / name, info, parameters, /*replace=*/true);
+  save_checkpoint(ctx, folder_ / name, info, parameters, /*replace=*/true);
   io::write_file(folder_ / "latest", name + "\n");
   prune(info.state.step, keep);
 }

@@ -17,7 +17,7 @@ class CheckpointFolder {
   static std::string name_of(int64_t step);
 
   /// Saves, makes it durable, then moves `latest`, then removes all but the last `keep` of this step and before.
-  void save(const CheckpointInfo& info, const nn::LocalParameters& parameters, int64_t keep) const;
+  void save(Context& ctx, const CheckpointInfo& info, const nn::LocalParameters& parameters, int64_t keep) const;
 
   /// The checkpoint that `latest` names; where that is broken, the newest whole one. `say` gets a line for each one passed over.
   /// Null where there is none at all; Error(kBadData) where all are broken.

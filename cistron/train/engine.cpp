@@ -1,14 +1,19 @@
 #include "cistron/train/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "cistron/core/error.h"
-#include "cistron/core/host_memory.h"
 #include "cistron/dist/check_same.h"
+#include "cistron/ops/copy.h"
+#include "cistron/ops/device_memory.h"
 #include "cistron/ops/elementwise.h"
 #include "cistron/ops/optimizer.h"
+#include "cistron/ops/publish.h"
+#include "cistron/ops/step_guard.h"
 
 namespace cistron::train {
 
@@ -16,15 +21,19 @@ namespace {
 
 std::string megabytes(int64_t bytes) { return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6); }
 
-bool has_nonfinite(const Tensor& tensor) {
-  if (tensor.dtype() == DType::kF32) {
-    for (const float x : tensor.span<float>())
-      if (!std::isfinite(x)) return true;
-  } else if (tensor.dtype() == DType::kBF16) {
-    for (const bf16 x : tensor.span<bf16>())
-      if (!std::isfinite(static_cast<float>(x))) return true;
-  }
-  return false;
+template <class T>
+bool has_nonfinite(std::span<const std::byte> bytes) {
+  const std::span values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
+  return std::ranges::any_of(values, [](T x) { return !std::isfinite(static_cast<float>(x)); });
+}
+
+bool has_nonfinite(Context& ctx, const Tensor& tensor) {
+  bool found = false;
+  ops::read_pieces(ctx, tensor, [&](std::span<const std::byte> piece) {
+    if (tensor.dtype() == DType::kF32) found = found || has_nonfinite<float>(piece);
+    if (tensor.dtype() == DType::kBF16) found = found || has_nonfinite<bf16>(piece);
+  });
+  return found;
 }
 
 // The least of the ranks' texts that are not empty, with the rank that gave it.
@@ -73,12 +82,14 @@ Engine::Arenas Engine::meta_arenas() {
           .activations = Arena::meta("activations")};
 }
 
-Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan) {
+Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan, const Device& device) {
   constexpr const char* kAdvice = "use a smaller model, lower train.micro_batch_tokens, or set train.recompute = \"layer\"";
-  if (const int64_t available = available_host_memory(); plan.total() > available)
+  if (const int64_t available = ops::available_memory(device); plan.total() > available)
     throw Error(ErrorKind::kOutOfSpace, "not enough memory", fmt::format("{}; {} bytes are available", plan.report(), available),
                 kAdvice);
-  const auto arena = [](const char* name, int64_t bytes) { return Arena::planned(name, Device{}, host_memory(), bytes); };
+  const auto arena = [&](const char* name, int64_t bytes) {
+    return Arena::planned(name, device, ops::device_memory(device), bytes);
+  };
   try {
     return {.parameters = {.parameters = arena("parameters", plan.parameters),
                            .gradients = arena("gradients", plan.gradients),
@@ -93,35 +104,58 @@ Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan) {
 MemoryPlan Engine::plan(const EngineOptions& options) {
   check_sizes(options);
   Engine engine(options, meta_arenas(), Device{DeviceKind::kMeta}, nullptr, nullptr);
+  const auto batch = [](int64_t tokens) { return nn::meta_batch(tokens, tokens); };  // of one-token sequences at worst
   const std::vector<nn::Batch> batches(static_cast<size_t>(std::min<int64_t>(options.micro_batches, 2)),
-                                       nn::meta_batch(options.micro_batch_tokens, 1));
+                                       batch(options.micro_batch_tokens));
   for (int pass = 0; pass < 2; ++pass) {  // the first shows the order in which weights are gathered, the second gathers ahead
     engine.step(batches, 1.0, 0.0);
-    if (options.eval_batch_tokens > 0) engine.evaluate(nn::meta_batch(options.eval_batch_tokens, 1));
+    if (options.eval_batch_tokens > 0) engine.evaluate(batch(options.eval_batch_tokens));
   }
   return engine.peak();
 }
 
 Engine::Engine(const EngineOptions& options, const MemoryPlan& plan, ThreadPool* pool, const dist::Mesh* mesh)
-    : Engine(options, planned_arenas(plan), Device{}, pool, mesh) {}
+    : Engine(options, planned_arenas(plan, options.device), options.device, pool, mesh) {}
 
 Engine::Engine(const EngineOptions& options, Arenas arenas, Device device, ThreadPool* pool, const dist::Mesh* mesh)
     : options_(options),
       arenas_(std::move(arenas)),
       mesh_(options.sharing.shape.size() > 1 ? mesh : nullptr),
-      ctx_{.device = device, .arena = arenas_.activations, .pool = pool, .precision = options.precision},
+      queue_(ops::make_queue(device)),
+      ctx_{.device = device,
+           .planned = options.device,
+           .arena = arenas_.activations,
+           .pool = pool,
+           .stream = queue_ == nullptr ? nullptr : queue_->stream(),
+           .precision = options.precision},
       decoder_(options.model, options.experts),
       parameters_(nn::make_parameters(decoder_.parameters(), options.precision, arenas_.parameters, options.sharing, mesh_)),
-      losses_(model::empty_losses(ctx_, options.model)) {
+      losses_(model::empty_losses(ctx_, options.model)),
+      inputs_(ctx_, options.micro_batches, options.micro_batch_tokens),
+      evaluation_inputs_(ctx_, 1, options.eval_batch_tokens) {
   ctx_.parameters = parameters_.get();
   if (options.eval_batch_tokens > 0) nll_ = ctx_.empty({options.eval_batch_tokens}, DType::kF32);
+  if (device.is_meta()) return;
+  published_ = published(results(), ahead() + 1);
+  if (nll_.defined()) published_nll_ = published(std::array{nll_}, 1);
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (queue_ != nullptr) queue_->wait();  // before the memory goes
+}
+
+Tensor Engine::published(std::span<const Tensor> parts, int64_t slots) const {
+  const auto arena = Arena::growing("results", Device{}, ops::shared_memory(ctx_.device));
+  Tensor memory = Tensor::empty(arena, {slots, ops::published_bytes(parts)}, DType::kU8);
+  std::memset(memory.raw(), 0, static_cast<size_t>(memory.bytes()));
+  return memory;
+}
 
 void Engine::initialise(uint64_t seed) {
   parameters_->initialise(ctx_, seed);
   state_ = {};
+  inputs_.reset(ctx_);
+  std::memset(published_.raw(), 0, static_cast<size_t>(published_.bytes()));
 }
 
 MemoryPlan Engine::peak() const {
@@ -141,14 +175,15 @@ void Engine::set_state(double label_weight, double learning_rate) {
   state_.clip_norm = static_cast<float>(options_.clip);
 }
 
-void Engine::backward(std::span<const nn::Batch> micro_batches) {
+void Engine::backward() {
   parameters_->begin_step();
   ops::zero(ctx_, {.out = losses_.cross_entropy});
   ops::zero(ctx_, {.out = losses_.router});
-  const float share = 1.0F / static_cast<float>(micro_batches.size());
-  for (const auto& batch : micro_batches) {
+  const auto& batches = inputs_.batches();
+  const float share = 1.0F / static_cast<float>(batches.size());
+  for (const auto& batch : batches) {
     parameters_->begin_pass(nn::LocalParameters::Pass::kTrain);
-    decoder_.train_step(ctx_, batch, state_, losses_, options_.recompute, share);
+    decoder_.train_step(ctx_, batch, *inputs_.state(), losses_, options_.recompute, share);
     parameters_->end_pass();
   }
   parameters_->finish_gradients();
@@ -162,12 +197,12 @@ void Engine::sum_over_ranks(const Tensor& tensor) const {
 void Engine::gradient_norm() {
   std::vector<Tensor> grads;
   for (const auto& entry : parameters_->entries()) grads.push_back(entry.owned(entry.grad));
-  if (mesh_ == nullptr) return ops::grad_norm(ctx_, {.grads = grads, .state = &state_});
+  if (mesh_ == nullptr) return ops::grad_norm(ctx_, {.grads = grads, .state = inputs_.state()});
   double squares = 0.0;
   const Tensor sum = Tensor::view(std::span(&squares, 1));
   ops::sum_of_squares(ctx_, {.grads = grads, .out = sum});
   sum_over_ranks(sum);
-  ops::norm_of_squares(ctx_, {.squares = sum, .state = &state_});
+  ops::norm_of_squares(ctx_, {.squares = sum, .state = inputs_.state()});
 }
 
 void Engine::update() {
@@ -181,29 +216,60 @@ void Engine::update() {
                        .weight_decay = entry.parameter->decay ? static_cast<float>(options_.weight_decay) : 0.0F});
   }
   gradient_norm();
-  if (!ctx_.device.is_meta() && !std::isfinite(losses_.cross_entropy.span<double>()[0])) state_.finite = 0;
+  ops::step_guard(ctx_, {.loss = losses_.cross_entropy, .state = inputs_.state()});
   ops::adamw(ctx_, {.tensors = tensors,
                     .beta1 = static_cast<float>(options_.beta1),
                     .beta2 = static_cast<float>(options_.beta2),
                     .eps = static_cast<float>(options_.eps),
-                    .state = &state_});
+                    .state = inputs_.state()});
 }
 
-StepResult Engine::result(double label_weight) const {
+std::vector<Tensor> Engine::results() const { return {losses_.cross_entropy, losses_.router, inputs_.state_bytes()}; }
+
+void Engine::run_step() {
+  backward();
+  update();
+  const auto parts = results();
+  ops::publish(ctx_, {.parts = parts, .number = &inputs_.state()->step, .out = published_});
+}
+
+void Engine::queue_step(std::span<const nn::Batch> micro_batches, double label_weight, double learning_rate) {
+  CISTRON_CHECK(under_way() <= ahead(), "[step] {} steps are under way", under_way());
+  ++state_.step;
+  set_state(label_weight, learning_rate);
+  inputs_.upload(ctx_, micro_batches, state_);
+  under_way_.push_back({.step = state_.step, .label_weight = label_weight});
+  if (queue_ == nullptr || !options_.record) return run_step();
+  if (recorded_ == nullptr && recorded_shape_ == inputs_.shape()) recorded_ = queue_->record([this] { run_step(); });
+  if (recorded_ != nullptr && recorded_shape_ == inputs_.shape()) return recorded_->replay();
+  if (recorded_ != nullptr) queue_->wait();  // it may be running
+  recorded_ = nullptr;
+  recorded_shape_ = inputs_.shape();
+  run_step();  // one by one the first time: kernels are loaded and libraries make up their minds
+}
+
+StepResult Engine::next_result() {
+  CISTRON_CHECK(!under_way_.empty(), "[step] no step is under way");
+  const UnderWay step = under_way_.front();
+  under_way_.pop_front();
   if (ctx_.device.is_meta()) return {};
-  const double loss = losses_.cross_entropy.span<double>()[0] / label_weight;
+  const auto bytes = ops::await_published(queue_.get(), published_, step.step);
+  double sum = 0.0;
+  std::memcpy(&sum, bytes.data(), sizeof sum);
+  std::vector<double> router(static_cast<size_t>(losses_.router.numel()));
+  std::memcpy(router.data(), bytes.data() + sizeof sum, router.size() * sizeof(double));
+  StepState state;
+  std::memcpy(&state, bytes.data() + sizeof sum + router.size() * sizeof(double), sizeof state);
+  const double loss = sum / step.label_weight;
   return {.loss = loss,
-          .router = model::summarise_router(losses_.router, options_.model.experts),
-          .grad_norm = state_.grad_norm,
-          .finite = state_.finite != 0 && std::isfinite(loss)};
+          .router = model::summarise_router(Tensor::view(std::span(router)), options_.model.experts),
+          .grad_norm = state.grad_norm,
+          .finite = state.finite != 0 && std::isfinite(loss)};
 }
 
 StepResult Engine::step(std::span<const nn::Batch> micro_batches, double label_weight, double learning_rate) {
-  ++state_.step;
-  set_state(label_weight, learning_rate);
-  backward(micro_batches);
-  update();
-  return result(label_weight);
+  queue_step(micro_batches, label_weight, learning_rate);
+  return next_result();
 }
 
 std::string Engine::find_nonfinite(std::span<const nn::Batch> micro_batches, double label_weight) {
@@ -211,11 +277,12 @@ std::string Engine::find_nonfinite(std::span<const nn::Batch> micro_batches, dou
   int64_t seen = 0;
   const auto look = [&](std::string_view module, const Tensor& value) {
     ++seen;
-    if (first.empty() && has_nonfinite(value)) first = fmt::format("{:012} {}", seen, module);  // sorted by place
+    if (first.empty() && has_nonfinite(ctx_, value)) first = fmt::format("{:012} {}", seen, module);  // sorted by place
   };
   ctx_.observe = look;
   set_state(label_weight, state_.learning_rate);
-  backward(micro_batches);
+  inputs_.upload(ctx_, micro_batches, state_);
+  backward();
   ctx_.observe = nullptr;
   for (const auto& entry : parameters_->entries()) look("gradient of " + entry.parameter->name, entry.grad);
   if (mesh_ != nullptr) first = first_of_ranks(mesh_->world(), first);
@@ -223,15 +290,19 @@ std::string Engine::find_nonfinite(std::span<const nn::Batch> micro_batches, dou
 }
 
 Engine::Evaluation Engine::evaluate(const nn::Batch& batch) {
+  ++evaluation_.step;
+  evaluation_inputs_.upload(ctx_, std::span(&batch, 1), evaluation_);
   ops::zero(ctx_, {.out = losses_.cross_entropy});
   ops::zero(ctx_, {.out = losses_.router});
-  const Tensor losses = nll_.rows(0, batch.num_tokens());
   parameters_->begin_pass(nn::LocalParameters::Pass::kEvaluate);
-  decoder_.evaluate(ctx_, batch, losses, losses_);
+  decoder_.evaluate(ctx_, evaluation_inputs_.batches()[0], nll_.rows(0, batch.num_tokens()), losses_);
   parameters_->end_pass();
+  const std::array parts{nll_};
+  ops::publish(ctx_, {.parts = parts, .number = &evaluation_inputs_.state()->step, .out = published_nll_});
   Evaluation sums;
   if (ctx_.device.is_meta()) return sums;
-  const auto nll = losses.span<float>();
+  const auto bytes = ops::await_published(queue_.get(), published_nll_, evaluation_.step);
+  const std::span nll(reinterpret_cast<const float*>(bytes.data()), static_cast<size_t>(batch.num_tokens()));
   const auto labels = batch.labels.span<int32_t>();
   for (size_t i = 0; i < nll.size(); ++i) {
     if (labels[i] < 0) continue;

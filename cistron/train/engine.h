@@ -1,6 +1,7 @@
 #pragma once
 // One model on one device, with its gradients and optimizer: what takes a step. It knows no files and no data; the trainer and
 // the benchmark stand on it.
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -8,17 +9,21 @@
 #include "cistron/core/step_state.h"
 #include "cistron/model/decoder.h"
 #include "cistron/nn/sharing.h"
+#include "cistron/ops/queue.h"
+#include "cistron/train/step_inputs.h"
 
 namespace cistron::train {
 
 struct EngineOptions {
   model::ModelConfig model;
+  Device device;
   Precision precision = Precision::kF32;
   model::Recompute recompute = model::Recompute::kNone;
   model::Experts experts = model::Experts::kGrouped;
   int64_t micro_batch_tokens = 0;  ///< the most that this rank gets of one
   int64_t eval_batch_tokens = 0;   ///< the same of a validation batch; 0: no validation is planned for
   int64_t micro_batches = 1;       ///< in a step
+  bool record = true;              ///< on a device with a queue: record a step once and replay it
   nn::Sharing sharing;             ///< the mesh, and this rank's place in it
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -51,7 +56,7 @@ class Engine {
   /// Runs a step and an evaluation on the meta device. Throws Error(kUsage) or Error(kOutOfSpace) for sizes beyond any machine.
   static MemoryPlan plan(const EngineOptions& options);
 
-  /// Takes exactly the planned memory on the CPU; Error(kOutOfSpace) says what was needed. `pool` and `mesh` must outlive the
+  /// Takes exactly the planned memory of the device; Error(kOutOfSpace) says what was needed. `pool` and `mesh` must outlive the
   /// engine. With a mesh all its ranks make their engine together, and call the same functions in the same order.
   Engine(const EngineOptions& options, const MemoryPlan& plan, ThreadPool* pool, const dist::Mesh* mesh = nullptr);
   ~Engine();
@@ -63,6 +68,15 @@ class Engine {
   /// Forward, backward, clipping and update over the micro-batches of one global batch, of which this rank gives its parts, each
   /// of at most `micro_batch_tokens` tokens. `label_weight` is the sum of all ranks' loss weights; so is what it returns.
   StepResult step(std::span<const nn::Batch> micro_batches, double label_weight, double learning_rate);
+  /// The same in two halves, so that the host need not wait: a device with a queue works while the host prepares the next step, of which
+  /// two may be under way. Results come in the steps' order.
+  void queue_step(std::span<const nn::Batch> micro_batches, double label_weight, double learning_rate);
+  StepResult next_result();
+  [[nodiscard]] int64_t under_way() const { return std::ssize(under_way_); }
+  /// How many steps may be under way before the next is queued: 1, or 0 where steps are done at once.
+  [[nodiscard]] int64_t ahead() const { return queue_ == nullptr ? 0 : 1; }
+  /// Kernels in the recorded step; 0 where none is recorded.
+  [[nodiscard]] int64_t launches() const { return recorded_ == nullptr ? 0 : recorded_->launches(); }
   /// After a step that was not finite, on the same micro-batches: the first module (or parameter's gradient) with a number that
   /// is not finite, on any rank. Changes no parameter.
   std::string find_nonfinite(std::span<const nn::Batch> micro_batches, double label_weight);
@@ -75,6 +89,7 @@ class Engine {
   };
   Evaluation evaluate(const nn::Batch& batch);
 
+  [[nodiscard]] Context& context() { return ctx_; }
   [[nodiscard]] nn::LocalParameters& parameters() { return *parameters_; }
   [[nodiscard]] const nn::LocalParameters& parameters() const { return *parameters_; }
   /// Working copies from masters, after these were set from outside.
@@ -90,25 +105,37 @@ class Engine {
     std::shared_ptr<Arena> activations;
   };
   static Arenas meta_arenas();
-  static Arenas planned_arenas(const MemoryPlan& plan);
+  static Arenas planned_arenas(const MemoryPlan& plan, const Device& device);
   Engine(const EngineOptions& options, Arenas arenas, Device device, ThreadPool* pool, const dist::Mesh* mesh);
 
   void set_state(double label_weight, double learning_rate);
-  void backward(std::span<const nn::Batch> micro_batches);
+  void run_step();
+  void backward();
   void sum_over_ranks(const Tensor& tensor) const;
   void gradient_norm();
   void update();
-  [[nodiscard]] StepResult result(double label_weight) const;
+  [[nodiscard]] std::vector<Tensor> results() const;
+  [[nodiscard]] Tensor published(std::span<const Tensor> parts, int64_t slots) const;
 
   EngineOptions options_;
   Arenas arenas_;
   const dist::Mesh* mesh_;
+  std::unique_ptr<ops::Queue> queue_;  // null: everything is done at once
   Context ctx_;
   model::Decoder decoder_;
   std::unique_ptr<nn::LocalParameters> parameters_;
   model::Losses losses_;
   Tensor nll_;
-  StepState state_;
+  StepState state_, evaluation_;  // of an evaluation only its number counts
+  StepInputs inputs_, evaluation_inputs_;
+  Tensor published_, published_nll_;  // the host's, written by the device
+  struct UnderWay {
+    int64_t step;
+    double label_weight;
+  };
+  std::deque<UnderWay> under_way_;
+  std::unique_ptr<ops::Recording> recorded_;
+  std::vector<int64_t> recorded_shape_;  // of the last step that was launched one by one
 };
 
 }  // namespace cistron::train

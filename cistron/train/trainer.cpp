@@ -90,7 +90,7 @@ void Trainer::resume() {
     state_.store_fingerprint = store_.fingerprint();
     return;
   }
-  checkpoint->load(engine_->parameters());
+  checkpoint->load(engine_->context(), engine_->parameters());
   engine_->refresh_working();
   state_ = checkpoint->info().state;
   engine_->state() = state_.step_state;
@@ -199,7 +199,7 @@ void Trainer::validate() {
 void Trainer::save() {
   state_.step_state = engine_->state();
   const CheckpointInfo info{.config = config_, .tokenizer = std::string(store_.tokenizer().name()), .state = state_};
-  folder_.checkpoints().save(info, engine_->parameters(), config_.train.keep_last);
+  folder_.checkpoints().save(engine_->context(), info, engine_->parameters(), config_.train.keep_last);
   saved_step_ = state_.step;
 }
 

@@ -39,7 +39,7 @@ class CheckpointTest : public testing::Test {
     for (auto& entry : parameters_.entries())
       for (const Tensor* tensor : {&entry.master, &entry.m, &entry.v})
         for (float& x : tensor->span<float>()) x = (value += 0.5F);
-    folder().save(info(step), parameters_, keep);
+    folder().save(ctx_, info(step), parameters_, keep);
   }
 
   CheckpointFolder folder() const { return CheckpointFolder(directory_.path()); }
@@ -80,7 +80,7 @@ TEST_F(CheckpointTest, ComesBackToTheBit) {
   EXPECT_EQ(checkpoint.info().state.store_fingerprint, 0xfedcba9876543210);
   EXPECT_TRUE(checkpoint.info().state.validation_due);
   nn::LocalParameters other = make(decoder_);
-  checkpoint.load(other);
+  checkpoint.load(ctx_, other);
   for (size_t i = 0; i < other.entries().size(); ++i) {
     const auto &a = other.entries()[i], &b = parameters_.entries()[i];
     for (const auto& [x, y] : {std::pair(a.master, b.master), std::pair(a.m, b.m), std::pair(a.v, b.v)})
@@ -218,7 +218,7 @@ TEST_F(CheckpointTest, AnotherModelIsRefusedByName) {
   config.intermediate = 40;
   const model::Decoder other(config);
   nn::LocalParameters parameters = make(other);
-  EXPECT_THAT([&] { Checkpoint(at(4)).load(parameters); },
+  EXPECT_THAT([&] { Checkpoint(at(4)).load(ctx_, parameters); },
               testing::ThrowsMessage<Error>(testing::AllOf(HasSubstr("layers.0.moe.gate_up"), HasSubstr("[4, 80, 32]"))));
 }
 
@@ -228,7 +228,7 @@ TEST_F(CheckpointTest, AModelOfFewerLayersIsRefused) {
   config.layers = 1;
   const model::Decoder other(config);
   nn::LocalParameters parameters = make(other);
-  EXPECT_THAT([&] { Checkpoint(at(4)).load(parameters); }, testing::ThrowsMessage<Error>(HasSubstr("tensors for")));
+  EXPECT_THAT([&] { Checkpoint(at(4)).load(ctx_, parameters); }, testing::ThrowsMessage<Error>(HasSubstr("tensors for")));
 }
 
 }  // namespace
