@@ -80,6 +80,8 @@ void StepInputs::upload(Context& ctx, std::span<const nn::Batch> batches, StepSt
     if (state_ == nullptr) state_ = &state;
     return;
   }
+  const auto used = static_cast<int64_t>(batches.size()) * batch_bytes_;
+  CISTRON_CHECK(kAlign + used <= device_.bytes(), "[step] {} batches are more than were planned for", batches.size());
   int64_t most = 1;
   for (const auto& batch : batches) most = std::max(most, batch.cu_seqlens.dim(0) - 1);
   sequences_ = std::min(tokens_, std::max(sequences_, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(most)))));
@@ -92,7 +94,6 @@ void StepInputs::upload(Context& ctx, std::span<const nn::Batch> batches, StepSt
     write(batches[i], place(host, i, tokens));
     batches_.push_back(place(device_, i, tokens));
   }
-  const auto used = static_cast<int64_t>(batches.size()) * batch_bytes_;
   ops::copy(ctx, {.x = bytes_at(host, 0, kHostPart), .out = bytes_at(device_, 0, kHostPart)});
   ops::copy(ctx, {.x = bytes_at(host, kAlign, used), .out = bytes_at(device_, kAlign, used)});
 }
