@@ -1,27 +1,11 @@
 #include "cistron/nn/operation.h"
 
 #include "cistron/core/checked.h"
-#include "cistron/ops/gather.h"
+#include "cistron/nn/routed_rows.h"
 #include "cistron/ops/grouped_gemm.h"
 #include "cistron/ops/swiglu.h"
 
 namespace cistron::nn {
-
-namespace {
-
-Tensor gathered(Context& ctx, const Tensor& x, const ops::Groups& groups) {
-  Tensor rows = ctx.empty({groups.max_rows(), x.dim(1)}, x.dtype());
-  ops::gather(ctx, {.x = x, .groups = groups, .out = rows});
-  return rows;
-}
-
-Tensor combined(Context& ctx, const Tensor& rows, const ops::Groups& groups) {
-  Tensor tokens = ctx.empty({groups.num_tokens(), rows.dim(1)}, rows.dtype());
-  ops::combine(ctx, {.x = rows, .groups = groups, .out = tokens});
-  return tokens;
-}
-
-}  // namespace
 
 Tensor Gather::forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& /*saved*/) const {
   return gathered(ctx, x, groups);

@@ -8,7 +8,7 @@
 namespace cistron::nn {
 
 /// What an operation is, for the fuser's patterns.
-enum class OperationKind : uint8_t { kGather, kGroupedLinear, kScaledSwiGlu, kCombine };
+enum class OperationKind : uint8_t { kGather, kGroupedLinear, kScaledSwiGlu, kCombine, kFused };
 
 class Operation {
  public:

@@ -9,7 +9,9 @@ namespace cistron::nn {
 
 namespace {
 
-bool starts_with(std::span<const std::unique_ptr<Operation>> operations, const std::vector<OperationKind>& pattern) {
+using Operations = std::span<const std::unique_ptr<Operation>>;
+
+bool starts_with(Operations operations, const std::vector<OperationKind>& pattern) {
   return pattern.size() <= operations.size() &&
          std::equal(pattern.begin(), pattern.end(), operations.begin(),
                     [](OperationKind kind, const auto& operation) { return operation->kind() == kind; });
@@ -17,11 +19,41 @@ bool starts_with(std::span<const std::unique_ptr<Operation>> operations, const s
 
 }  // namespace
 
-std::span<const Fusion> fusion_table() { return {}; }
+void Sequential::match(std::span<const Fusion> table) {
+  matches_.clear();
+  for (size_t i = 0; i < operations_.size(); ++i)
+    for (const Fusion& fusion : table) {
+      const auto rest = Operations(operations_).subspan(i);
+      if (!starts_with(rest, fusion.pattern)) continue;
+      const auto matched = rest.first(fusion.pattern.size());
+      matches_.push_back({.begin = i,
+                          .end = i + matched.size(),
+                          .name = fusion.name,
+                          .refusal = [=, of = fusion.refusal](const Context& ctx) { return of(ctx, matched); },
+                          .fused = fusion.make(matched)});
+    }
+}
+
+std::string Sequential::refusal(const Context& ctx, const Match& match) const {
+  return ctx.fuse ? match.refusal(ctx) : "fusing is switched off";
+}
+
+std::vector<Sequential::Step> Sequential::steps(const Context& ctx) const {
+  std::vector<Step> steps;
+  for (size_t i = 0; i < operations_.size(); i = steps.back().end) {
+    const auto taken = std::find_if(matches_.begin(), matches_.end(),
+                                    [&](const Match& match) { return match.begin == i && refusal(ctx, match).empty(); });
+    if (taken != matches_.end())
+      steps.push_back({i, taken->end, taken->fused.get()});
+    else
+      steps.push_back({i, i + 1, operations_[i].get()});
+  }
+  return steps;
+}
 
 Tensor Sequential::forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const {
   Tensor y = x;
-  for (const auto& operation : operations_) y = operation->forward(ctx, y, groups, saved);
+  for (const Step& step : steps(ctx)) y = step.operation->forward(ctx, y, groups, saved);
   saved.push("sequential.groups", groups);
   return y;
 }
@@ -30,26 +62,29 @@ Sequential::Gradients Sequential::backward(Context& ctx, const Tensor& dy, Saved
   const ops::Groups groups = saved.pop_groups("sequential.groups");
   Gradients gradients{.dx = dy};
   Tensor drow_weight;
-  for (auto operation = operations_.rbegin(); operation != operations_.rend(); ++operation)
-    gradients.dx = (*operation)->backward(ctx, gradients.dx, groups, saved, drow_weight);
+  const auto all = steps(ctx);
+  for (auto step = all.rbegin(); step != all.rend(); ++step)
+    gradients.dx = step->operation->backward(ctx, gradients.dx, groups, saved, drow_weight);
   if (!drow_weight.defined()) return gradients;
   gradients.dweights = ctx.empty(groups.token_rows.shape(), DType::kF32);
   ops::gather_choices(ctx, {.rows = drow_weight, .groups = groups, .out = gradients.dweights});
   return gradients;
 }
 
-std::string Sequential::plan(const Context& ctx, std::span<const Fusion> table) const {
+std::string Sequential::plan(const Context& ctx) const {
   std::string text;
-  const std::span<const std::unique_ptr<Operation>> all(operations_);
-  for (size_t i = 0; i < all.size(); ++i) {
-    text += fmt::format("{}: one operation\n", all[i]->describe());
-    for (const Fusion& fusion : table) {
-      if (!starts_with(all.subspan(i), fusion.pattern)) continue;
-      const std::string refusal = fusion.refusal(ctx, all.subspan(i, fusion.pattern.size()));
-      text += fmt::format("  {}: {}\n", fusion.name, refusal.empty() ? "fused" : "not fused, " + refusal);
-    }
+  for (const Step& step : steps(ctx)) {
+    const size_t count = step.end - step.begin;
+    text += fmt::format("{}: {}\n", step.operation->describe(), count == 1 ? "one operation" : fmt::format("fuses {}", count));
   }
-  if (table.empty()) text += "nothing is fused: this build's table of fusions is empty\n";
+  return text + refusals(ctx);
+}
+
+std::string Sequential::refusals(const Context& ctx) const {
+  std::string text;
+  for (const Match& match : matches_)
+    if (const std::string reason = refusal(ctx, match); !reason.empty())
+      text += fmt::format("{}: not fused, {}\n", match.name, reason);
   return text;
 }
 

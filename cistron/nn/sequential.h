@@ -4,8 +4,8 @@
 //   nn::Sequential mlp{nn::Gather{}, nn::GroupedLinear{{.experts = 8, .in = 256, .out = 512}}, nn::ScaledSwiGlu{},
 //                      nn::GroupedLinear{{.experts = 8, .in = 256, .out = 256}}, nn::Combine{}};
 //
-// `plan` says which runs of operations a fusion would take and why the rest are not; the table is empty so far, and `forward`
-// runs every operation by itself.
+// Where a run of operations matches an entry of the fuser's table and the entry's predicate lets it, the fused operation runs in
+// their place, forward and backward. `plan` says which, and what refused the rest.
 #include <concepts>
 #include <functional>
 #include <memory>
@@ -34,7 +34,10 @@ class Sequential {
     requires(std::derived_from<Ops, Operation> && ...)
   explicit Sequential(Ops... operations) {
     (operations_.push_back(std::make_unique<Ops>(std::move(operations))), ...);
+    match(fusion_table());
   }
+  /// Finds where the table's patterns fit.
+  void match(std::span<const Fusion> table);
 
   Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const;
 
@@ -44,12 +47,30 @@ class Sequential {
   };
   Gradients backward(Context& ctx, const Tensor& dy, Saved& saved) const;
 
-  /// A line for each operation, and for each fusion that matched: taken, or what refused it.
-  [[nodiscard]] std::string plan(const Context& ctx, std::span<const Fusion> table = fusion_table()) const;
+  /// A line for each operation that runs, and for each fusion that matched: taken, or what refused it.
+  [[nodiscard]] std::string plan(const Context& ctx) const;
+  /// What refused each fusion that matched; empty where all that can be fused is.
+  [[nodiscard]] std::string refusals(const Context& ctx) const;
   [[nodiscard]] std::vector<const Parameter*> parameters() const;
 
  private:
+  /// A place where a fusion's pattern fits.
+  struct Match {
+    size_t begin, end;
+    std::string name;
+    std::function<std::string(const Context& ctx)> refusal;
+    std::unique_ptr<Operation> fused;
+  };
+  /// What runs at places [begin, end).
+  struct Step {
+    size_t begin, end;
+    const Operation* operation;
+  };
+  [[nodiscard]] std::vector<Step> steps(const Context& ctx) const;
+  [[nodiscard]] std::string refusal(const Context& ctx, const Match& match) const;
+
   std::vector<std::unique_ptr<Operation>> operations_;
+  std::vector<Match> matches_;  // by begin, and there as the table has them
 };
 
 }  // namespace cistron::nn

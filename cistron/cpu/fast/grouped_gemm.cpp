@@ -1,32 +1,10 @@
 #include "cistron/ops/grouped_gemm.h"
 
-#include <vector>
-
-#include "cistron/cpu/fast/products.h"
+#include "cistron/cpu/fast/row_tiles.h"
 
 namespace cistron::cpu {
 
 namespace {
-
-struct RowTile {
-  int64_t expert;
-  Range rows;
-};
-
-// The tiles of all experts in one list, so that one parallel loop balances them.
-std::vector<RowTile> row_tiles(const ops::Groups& groups) {
-  const int32_t* starts = groups.starts.data<int32_t>();
-  const int32_t* counts = groups.counts.data<int32_t>();
-  std::vector<RowTile> tiles;
-  for (int64_t e = 0; e < groups.num_experts(); ++e)
-    for (int64_t row = 0; row < counts[e]; row += kRowTile)
-      tiles.push_back({e, {starts[e] + row, std::min(kRowTile, counts[e] - row)}});
-  return tiles;
-}
-
-std::byte* offset(const Tensor& tensor, int64_t element) {
-  return static_cast<std::byte*>(tensor.raw()) + element * size_of(tensor.dtype());
-}
 
 void rows_by_columns(Context& ctx, const ops::Groups& groups, const Tensor& w, const RowProduct& product) {
   const auto tiles = row_tiles(groups);

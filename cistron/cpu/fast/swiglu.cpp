@@ -4,7 +4,7 @@
 
 #include "cistron/cpu/fast/parallel.h"
 #include "cistron/cpu/fast/routed_rows.h"
-#include "cistron/cpu/fast/vec_math.h"
+#include "cistron/cpu/fast/swiglu_rows.h"
 
 namespace cistron::cpu {
 
@@ -13,29 +13,6 @@ namespace {
 template <class T>
 void zero_row(T* row, int64_t n) {
   std::memset(static_cast<void*>(row), 0, static_cast<size_t>(n) * sizeof(T));
-}
-
-template <class T>
-void forward_row(const T* gate_up, float weight, int64_t width, T* y) {
-  for_lanes(width, [=](Lanes l) {
-    const F16 g = l.load(gate_up);
-    l.store(y, g * sigmoid(g) * l.load(gate_up + width) * weight);
-  });
-}
-
-/// Gives dweight.
-template <class T>
-float backward_row(const T* dy, const T* gate_up, float weight, int64_t width, T* dgate_up) {
-  F16 dweight{};
-  for_lanes(width, [&](Lanes l) {
-    const F16 d = l.load(dy), g = l.load(gate_up), u = l.load(gate_up + width);
-    const F16 sig = sigmoid(g);
-    const F16 silu = g * sig;
-    l.store(dgate_up, d * weight * u * (sig * (1.0F + g * (1.0F - sig))));
-    l.store(dgate_up + width, d * weight * silu);
-    dweight += d * silu * u;
-  });
-  return horizontal_sum(dweight);
 }
 
 }  // namespace
@@ -50,7 +27,7 @@ void scaled_swiglu_forward(Context& ctx, const ops::ScaledSwigluForward& args) {
     T* out = args.out.data<T>();
     for_rows(ctx, used_rows(args.groups), 2 * width, [=](int64_t r) {
       if (source_row[r] < 0) return zero_row(out + r * width, width);
-      forward_row(gate_up + 2 * r * width, weight[r], width, out + r * width);
+      SwigluRow<T>{gate_up + 2 * r * width, gate_up + (2 * r + 1) * width, weight[r], width}.forward(out + r * width);
     });
   });
 }
@@ -67,7 +44,8 @@ void scaled_swiglu_backward(Context& ctx, const ops::ScaledSwigluBackward& args)
     for_rows(ctx, used_rows(args.groups), 4 * width, [=](int64_t r) {
       dweight[r] = 0.0F;
       if (source_row[r] < 0) return zero_row(dgate_up + 2 * r * width, 2 * width);
-      dweight[r] = backward_row(dy + r * width, gate_up + 2 * r * width, weight[r], width, dgate_up + 2 * r * width);
+      const SwigluRow<T> row{gate_up + 2 * r * width, gate_up + (2 * r + 1) * width, weight[r], width};
+      dweight[r] = row.backward(dy + r * width, dgate_up + 2 * r * width, dgate_up + (2 * r + 1) * width);
     });
   });
 }

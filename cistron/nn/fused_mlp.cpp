@@ -1,0 +1,87 @@
+#include "cistron/nn/fused_mlp.h"
+
+#include "cistron/core/error.h"
+#include "cistron/nn/routed_rows.h"
+#include "cistron/ops/grouped_gemm.h"
+#include "cistron/ops/grouped_swiglu.h"
+
+namespace cistron::nn {
+
+namespace {
+
+using Operations = std::span<const std::unique_ptr<Operation>>;
+
+/// Of the pattern's two linears: places 1 and 3.
+const Parameter& weight(Operations operations, size_t place) { return *operations[place]->parameters().front(); }
+
+std::string refusal(const Context& ctx, Operations operations) {
+  const Shape &gate_up = weight(operations, 1).shape, &down = weight(operations, 3).shape;
+  if (gate_up[1] != 2 * down[2] || gate_up[2] != down[1])
+    return fmt::format("gate and up {} and down {} are not those of one MLP", to_string(gate_up), to_string(down));
+  return ops::grouped_swiglu_refusal(ctx, down[1], down[2]);
+}
+
+}  // namespace
+
+Fusion fused_mlp() {
+  using enum OperationKind;
+  return {.name = "fused MLP",
+          .pattern = {kGather, kGroupedLinear, kScaledSwiGlu, kGroupedLinear, kCombine},
+          .refusal = refusal,
+          .make = [](Operations operations) -> std::unique_ptr<Operation> {
+            return std::make_unique<FusedMlp>(weight(operations, 1), weight(operations, 3));
+          }};
+}
+
+std::string FusedMlp::describe() const {
+  return fmt::format("FusedMlp {} x {} -> {} -> {}", gate_up_->shape[0], hidden(), intermediate(), hidden());
+}
+
+Tensor FusedMlp::forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const {
+  Tensor gate_up = ctx.empty({groups.max_rows(), 2 * intermediate()});
+  Tensor act = ctx.empty({groups.max_rows(), intermediate()});
+  ops::grouped_swiglu_forward(
+      ctx, {.x = gathered(ctx, x, groups), .w = ctx.weights(*gate_up_), .groups = groups, .gate_up = gate_up, .act = act});
+  ctx.report(gate_up_->name, gate_up);
+  Tensor rows = ctx.empty({groups.max_rows(), hidden()});
+  ops::grouped_gemm_forward(ctx, {.x = act, .w = ctx.weights(*down_), .groups = groups, .out = rows});
+  ctx.report(down_->name, rows);
+  saved.push("fused_mlp.x", x);
+  saved.push("fused_mlp.gate_up", gate_up);
+  return combined(ctx, rows, groups);
+}
+
+/// Gives d(gate, up); the gradient of the down projection goes to its sink.
+Tensor FusedMlp::down_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const ops::Groups& groups,
+                               Tensor& drow_weight) const {
+  const Tensor dy_rows = gathered(ctx, dy, groups);
+  Tensor dgate_up = ctx.empty(gate_up.shape());
+  Tensor act = ctx.empty({groups.max_rows(), intermediate()});
+  drow_weight = ctx.empty({groups.max_rows()}, DType::kF32);
+  ops::grouped_swiglu_backward(ctx, {.dy = dy_rows,
+                                     .w = ctx.weights(*down_),
+                                     .gate_up = gate_up,
+                                     .groups = groups,
+                                     .dgate_up = dgate_up,
+                                     .act = act,
+                                     .dweight = drow_weight});
+  const GradSink sink = ctx.grad(*down_);
+  ops::grouped_gemm_wgrad(ctx, {.dy = dy_rows, .x = act, .groups = groups, .out = sink.grad, .accumulate = sink.accumulate});
+  ctx.grad_ready(*down_);
+  return dgate_up;
+}
+
+Tensor FusedMlp::backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const {
+  Tensor gate_up = saved.pop("fused_mlp.gate_up");
+  const Tensor x = saved.pop("fused_mlp.x");
+  const Tensor dgate_up = down_backward(ctx, dy, gate_up, groups, drow_weight);
+  gate_up = {};
+  Tensor rows = gathered(ctx, x, groups);
+  const GradSink sink = ctx.grad(*gate_up_);
+  ops::grouped_gemm_wgrad(ctx, {.dy = dgate_up, .x = rows, .groups = groups, .out = sink.grad, .accumulate = sink.accumulate});
+  ctx.grad_ready(*gate_up_);
+  ops::grouped_gemm_dgrad(ctx, {.dy = dgate_up, .w = ctx.weights(*gate_up_), .groups = groups, .out = rows});
+  return combined(ctx, rows, groups);
+}
+
+}  // namespace cistron::nn

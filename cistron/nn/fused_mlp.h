@@ -1,0 +1,32 @@
+#pragma once
+// The fuser's first entry: Gather -> GroupedLinear -> ScaledSwiGlu -> GroupedLinear -> Combine as one operation, forward and
+// backward (`ops/grouped_swiglu.h`). It keeps the layer's input [T, H] and the first product [R, 2F], and nothing else: rows in
+// expert order and the activation are made again in backward.
+#include "cistron/nn/sequential.h"
+
+namespace cistron::nn {
+
+class FusedMlp final : public Operation {
+ public:
+  /// The weights of the two grouped linears, [E, 2F, H] and [E, H, F]; both must outlive it.
+  FusedMlp(const Parameter& gate_up, const Parameter& down) : gate_up_(&gate_up), down_(&down) {}
+
+  Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const override;
+  Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const override;
+  [[nodiscard]] OperationKind kind() const override { return OperationKind::kFused; }
+  [[nodiscard]] std::string describe() const override;
+
+ private:
+  [[nodiscard]] int64_t hidden() const { return down_->shape[1]; }
+  [[nodiscard]] int64_t intermediate() const { return down_->shape[2]; }
+  Tensor down_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const ops::Groups& groups,
+                       Tensor& drow_weight) const;
+
+  const Parameter* gate_up_;
+  const Parameter* down_;
+};
+
+/// Its entry in the table.
+Fusion fused_mlp();
+
+}  // namespace cistron::nn
