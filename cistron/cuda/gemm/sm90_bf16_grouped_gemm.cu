@@ -11,10 +11,10 @@ using device::Major;
 template <Major kWeight>
 void rows_times_weights(Context& ctx, const Tensor& x, const Tensor& w, const ops::Groups& groups, const Tensor& out) {
   using Mainloop = Bf16Mainloop<Major::kAlong, kWeight>;
-  Problem p = problem_of<Mainloop>(x, w, out, groups);
+  Problem p = problem_of<Mainloop>(x, w, out.dim(1), groups);
   p.k = narrow<int>(x.dim(1));
-  if (out.dtype() == DType::kF32) return launch<Mainloop, StoreF32, false>(ctx, p);
-  launch<Mainloop, StoreBf16, false>(ctx, p);
+  if (out.dtype() == DType::kF32) return launch_store<Mainloop, StoreF32, false>(ctx, p, out);
+  launch_store<Mainloop, StoreBf16, false>(ctx, p, out);
 }
 
 }  // namespace
@@ -29,13 +29,13 @@ void grouped_gemm_dgrad(Context& ctx, const ops::GroupedGemmDgrad& args) {
 
 void grouped_gemm_wgrad(Context& ctx, const ops::GroupedGemmWgrad& args) {
   using Mainloop = Bf16Mainloop<Major::kAcross, Major::kAcross>;
-  Problem p = problem_of<Mainloop>(args.dy, args.x, args.out, args.groups);
+  Problem p = problem_of<Mainloop>(args.dy, args.x, args.out.dim(2), args.groups);
   p.m = narrow<int>(args.dy.dim(1));
   p.skip_empty = args.accumulate;
   CISTRON_CHECK(!args.accumulate || args.out.dtype() == DType::kF32, "[grouped_gemm_wgrad] accumulates into f32 only");
-  if (args.out.dtype() == DType::kBF16) return launch<Mainloop, StoreBf16, true>(ctx, p);
-  if (args.accumulate) return launch<Mainloop, AddF32, true>(ctx, p);
-  launch<Mainloop, StoreF32, true>(ctx, p);
+  if (args.out.dtype() == DType::kBF16) return launch_store<Mainloop, StoreBf16, true>(ctx, p, args.out);
+  if (args.accumulate) return launch_store<Mainloop, AddF32, true>(ctx, p, args.out);
+  launch_store<Mainloop, StoreF32, true>(ctx, p, args.out);
 }
 
 }  // namespace cistron::cuda::sm90

@@ -6,13 +6,13 @@
 
 namespace cistron::cuda::sm90 {
 
-template <device::Major kMajorA, device::Major kMajorB>
+template <device::Major kMajorA, device::Major kMajorB, int kStageCount = 4>
 struct Bf16Mainloop {
   static constexpr device::Major kA = kMajorA;
   static constexpr device::Major kB = kMajorB;
   static constexpr int kTileN = 256;
   static constexpr int kBlockK = 64;
-  static constexpr int kStages = 4;
+  static constexpr int kStages = kStageCount;
   static constexpr int kBuffers = 2;
   static constexpr uint32_t kScaleBytes = 0;
   static constexpr uint32_t kDecodedBytes = 0;

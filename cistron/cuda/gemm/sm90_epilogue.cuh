@@ -1,12 +1,19 @@
 #pragma once
-// What becomes of a finished tile: an epilogue is a type with
+// What becomes of a finished tile. An epilogue is a type with
+//   Args                                     what it needs, a parameter of the kernel
+//   kTileColumns                             columns of out in a tile
+//   kBuffers, kBarriers                      pieces of shared memory and barriers of each warp; init(barriers) by one lane
+//   begin(args, tile, staging, barriers)     before a tile's products
+//   finish(args, tile, staging, barriers, d) after them, by all math warps: d are this warp's 16 rows
+// Here those that store d as it is, in a format:
 //   kColumns                        columns of one piece: 128 bytes of output
-//   write(staging, d, lane)         this warp's piece [16, kColumns] from 4 registers for each 8 columns, rows of 128 bytes,
-//   swizzled store(map, at, staging)         one thread: the piece to global memory
+//   write(staging, d, lane)         this warp's piece [16, kColumns] from 4 registers for each 8 columns, rows of 128 bytes, swizzled
+//   store(map, at, staging)         one thread: the piece to global memory
 // Each warp stores its own 16 rows, some pieces in flight, without waiting for the others.
 #include <cuda_bf16.h>
 
 #include "cistron/cuda/device/tma.cuh"
+#include "cistron/cuda/gemm/sm90_tile.cuh"
 
 namespace cistron::cuda::sm90 {
 
@@ -65,25 +72,46 @@ struct AddF32 : StoreF32 {
   }
 };
 
-/// This warp's 16 rows of a tile, `at` its first element, through kBuffers pieces of shared memory.
-template <class Epilogue, int kBuffers, int kRegisters>
-__device__ __forceinline__ void store_rows(const CUtensorMap* map, device::BoxStart at, uint32_t staging,
-                                           const float (&d)[kRegisters]) {
-  constexpr int kPieces = 2 * kRegisters / Epilogue::kColumns;
+/// Piece `number` of what this warp stores, through its kBuffers pieces of shared memory in turn.
+template <class Epilogue, int kBuffers>
+__device__ __forceinline__ void store_piece(const CUtensorMap* map, device::BoxStart at, uint32_t staging, int number,
+                                            const float* values) {
   const int lane = device::lane_index();
-#pragma unroll
-  for (int piece = 0; piece < kPieces; ++piece) {
-    const uint32_t buffer = staging + piece % kBuffers * kPieceBytes;
-    if (lane == 0) device::wait_stores_read<kBuffers - 1>();
-    __syncwarp();
-    Epilogue::write(buffer, d + piece * Epilogue::kColumns / 2, lane);
-    device::fence_async_proxy();
-    __syncwarp();
-    if (lane == 0) {
-      Epilogue::store(map, {at.column + piece * Epilogue::kColumns, at.row, at.outermost}, buffer);
-      device::commit_stores();
-    }
+  const uint32_t buffer = staging + number % kBuffers * kPieceBytes;
+  if (lane == 0) device::wait_stores_read<kBuffers - 1>();
+  __syncwarp();
+  Epilogue::write(buffer, values, lane);
+  device::fence_async_proxy();
+  __syncwarp();
+  if (lane == 0) {
+    Epilogue::store(map, at, buffer);
+    device::commit_stores();
   }
 }
+
+template <class Format, int kTileN, int kWarpBuffers>
+struct Store {
+  static constexpr int kTileColumns = kTileN;
+  static constexpr int kBuffers = kWarpBuffers;
+  static constexpr int kBarriers = 0;
+
+  struct Args {
+    CUtensorMap out;
+    bool by_expert;  // out is [E, m, n]
+  };
+
+  __device__ static void init(uint32_t) {}
+  __device__ static void begin(const Args&, const Tile&, uint32_t, uint32_t) {}
+  __device__ static __forceinline__ void finish(const Args& args, const Tile& tile, uint32_t staging, uint32_t,
+                                                const float (&d)[kTileN / 2]) {
+    const int row = device::warp_index() * kPieceRows;
+    if (row >= tile.rows) return;
+#pragma unroll
+    for (int piece = 0; piece < kTileN / Format::kColumns; ++piece)
+      store_piece<Format, kBuffers>(
+          &args.out, {tile.column + piece * Format::kColumns, tile.row + row, args.by_expert ? tile.expert : tile.section},
+          staging, piece, d + piece * Format::kColumns / 2);
+  }
+};
 
 }  // namespace cistron::cuda::sm90

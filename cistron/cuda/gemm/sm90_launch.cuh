@@ -30,32 +30,40 @@ inline CUtensorMap output_map(const Tensor& out, int64_t sections) {
   return make_tensor_map(shape);
 }
 
+/// `n`: columns of out.
 template <class Mainloop>
-Problem problem_of(const Tensor& a, const Tensor& b, const Tensor& out, const ops::Groups& groups, int64_t sections = 1) {
+Problem problem_of(const Tensor& a, const Tensor& b, int64_t n, const ops::Groups& groups, int64_t sections = 1) {
   Problem p{};
   p.a = make_tensor_map(map_shape(a, kBoxRows<Mainloop::kA, kTileM>));
   p.b = make_tensor_map(map_shape(b, kBoxRows<Mainloop::kB, Mainloop::kTileN>));
-  p.out = output_map(out, sections);
+  p.b_step = kBoxRows<Mainloop::kB, Mainloop::kTileN>;
   p.starts = groups.starts.data<int32_t>();
   p.counts = groups.counts.data<int32_t>();
   p.experts = narrow<int>(groups.num_experts());
   p.sections = narrow<int>(sections);
-  p.n = narrow<int>(div_exact(out.dim(out.shape().rank() - 1), sections));
+  p.n = narrow<int>(div_exact(n, sections));
   return p;
 }
 
 template <class Mainloop, class Epilogue, bool kRagged>
-void launch(Context& ctx, const Problem& p) {
+void launch(Context& ctx, const Problem& p, const typename Epilogue::Args& args) {
   const auto kernel = grouped_gemm_kernel<Mainloop, Epilogue, kRagged>;
-  const int64_t bytes = Stages<Mainloop>::kTable + int64_t{4} * p.experts;
+  constexpr int64_t kTable = Stages<Mainloop, Epilogue>::kTable;
+  const int64_t bytes = kTable + int64_t{4} * p.experts;
   const int64_t limit = shared_memory_per_block(ctx);
   CISTRON_CHECK(bytes <= limit, "[grouped_gemm] {} experts on one device: at most {}", p.experts,
-                (limit - Stages<Mainloop>::kTable) / 4);
+                (limit - kTable) / 4);
   const int blocks = multiprocessors(ctx) / kClusterSize * kClusterSize;
   CISTRON_CHECK(blocks > 0, "[grouped_gemm] an sm_budget of {}: at least {} wanted", ctx.sm_budget, kClusterSize);
   CISTRON_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-  kernel<<<blocks, kThreads, bytes, stream(ctx)>>>(p);
+  kernel<<<blocks, kThreads, bytes, stream(ctx)>>>(p, args);
   CISTRON_CUDA_CHECK(cudaGetLastError());
+}
+
+/// The same with an epilogue that stores the product as it is.
+template <class Mainloop, class Format, bool kRagged>
+void launch_store(Context& ctx, const Problem& p, const Tensor& out) {
+  launch<Mainloop, Store<Format, Mainloop::kTileN, Mainloop::kBuffers>, kRagged>(ctx, p, {output_map(out, p.sections), kRagged});
 }
 
 }  // namespace cistron::cuda::sm90

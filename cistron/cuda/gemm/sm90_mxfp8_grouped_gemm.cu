@@ -7,15 +7,15 @@ namespace {
 
 template <class Mainloop>
 void rows_times_weights(Context& ctx, const ops::Mxfp8GroupedGemm& args, int64_t sections) {
-  Problem p = problem_of<Mainloop>(args.x.elements, args.w.elements, args.out, args.groups, sections);
+  Problem p = problem_of<Mainloop>(args.x.elements, args.w.elements, args.out.dim(1), args.groups, sections);
   p.k = narrow<int>(args.x.depth());
   p.a_scales = args.x.scales.data<uint8_t>();
   p.a_scale_pitch = narrow<int>(args.x.scales.dim(1));
   p.b_scales = args.w.scales.data<uint8_t>();
   p.b_scale_pitch = narrow<int>(args.w.num_groups());
   p.b_scale_blocks = narrow<int>(args.w.row_blocks());
-  if (args.out.dtype() == DType::kF32) return launch<Mainloop, StoreF32, false>(ctx, p);
-  launch<Mainloop, StoreBf16, false>(ctx, p);
+  if (args.out.dtype() == DType::kF32) return launch_store<Mainloop, StoreF32, false>(ctx, p, args.out);
+  launch_store<Mainloop, StoreBf16, false>(ctx, p, args.out);
 }
 
 }  // namespace
@@ -39,15 +39,15 @@ void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args) {
   using Mainloop = Mxfp8Group128Wgrad;
   CISTRON_CHECK(args.dy.group == 128, "[mxfp8_grouped_wgrad] scale groups of {}: 128 wanted (group 32 contracts rows in bf16)",
                 args.dy.group);
-  Problem p = problem_of<Mainloop>(args.dy.elements, args.x.elements, args.out, args.groups);
+  Problem p = problem_of<Mainloop>(args.dy.elements, args.x.elements, args.out.dim(2), args.groups);
   p.m = narrow<int>(args.dy.rows());
   p.a_scales = args.dy.scales.data<uint8_t>();
   p.a_scale_pitch = narrow<int>(args.dy.scales.dim(1));
   p.b_scales = args.x.scales.data<uint8_t>();
   p.b_scale_pitch = narrow<int>(args.x.scales.dim(1));
   p.skip_empty = args.accumulate;
-  if (args.accumulate) return launch<Mainloop, AddF32, true>(ctx, p);
-  launch<Mainloop, StoreF32, true>(ctx, p);
+  if (args.accumulate) return launch_store<Mainloop, AddF32, true>(ctx, p, args.out);
+  launch_store<Mainloop, StoreF32, true>(ctx, p, args.out);
 }
 
 }  // namespace cistron::cuda::sm90

@@ -12,12 +12,13 @@
 namespace cistron::cuda::sm90 {
 
 struct Problem {
-  CUtensorMap a, b, out;
+  CUtensorMap a, b;
   const int32_t* starts;
   const int32_t* counts;
   const uint8_t* a_scales;  // [groups along the contraction, a_scale_pitch]
   const uint8_t* b_scales;  // the same, or of weights [E, b_scale_blocks, b_scale_pitch]
   int a_scale_pitch, b_scale_pitch, b_scale_blocks;
+  int b_step;       // rows of B from a box to the next
   int experts;
   int m;            // rows of out, where the contraction is by expert
   int n;            // columns of a section of out

@@ -1,0 +1,46 @@
+// Which cards have the fused products, and the sum that ends the backward.
+#include "cistron/core/checked.h"
+#include "cistron/cuda/gemm/sm90_grouped_swiglu.h"
+#include "cistron/cuda/runtime/runtime.h"
+
+namespace cistron::cuda {
+namespace {
+
+/// A thread a row: dweight[r] = sum over tiles of columns, in their order; zeros in pad rows.
+__global__ void sum_partials(const float* partials, const int32_t* source_row, const int32_t* end, int tiles, int rows,
+                             float* dweight) {
+  const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (row >= rows || row >= *end) return;
+  float sum = 0;
+  if (source_row[row] >= 0)
+    for (int i = 0; i < tiles; ++i) sum += partials[static_cast<int64_t>(i) * rows + row];
+  dweight[row] = sum;
+}
+
+}  // namespace
+
+void grouped_swiglu_forward(Context& ctx, const ops::GroupedSwigluForward& args) {
+  const DeviceGuard guard(ctx);
+  sm90::grouped_swiglu_forward(ctx, args);
+}
+
+void grouped_swiglu_backward(Context& ctx, const ops::GroupedSwigluBackward& args) {
+  constexpr int kThreads = 256;
+  const DeviceGuard guard(ctx);
+  sm90::grouped_swiglu_backward(ctx, args);
+  const int tiles = narrow<int>(args.partials.dim(0)), rows = narrow<int>(args.partials.dim(1));
+  const int32_t* end = args.groups.starts.data<int32_t>() + args.groups.num_experts();
+  sum_partials<<<narrow<unsigned>(ceil_div(rows, kThreads)), kThreads, 0, stream(ctx)>>>(
+      args.partials.data<float>(), args.groups.source_row.data<int32_t>(), end, tiles, rows, args.dweight.data<float>());
+  CISTRON_CUDA_CHECK(cudaGetLastError());
+}
+
+std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate) {
+  if (ctx.precision != Precision::kBF16) return "only bf16 has a fused kernel on CUDA";
+  if (const int card = compute_capability(ctx); card != 90) return fmt::format("the card is sm_{}, the kernel Hopper's (sm_90)", card);
+  if (hidden % 8 != 0 || intermediate % 8 != 0)
+    return fmt::format("widths {} and {} are not multiples of 8", hidden, intermediate);
+  return "";
+}
+
+}  // namespace cistron::cuda

@@ -1,0 +1,183 @@
+#pragma once
+// Epilogues of the two products beside SwiGLU (`ops/grouped_swiglu.h`): what becomes of a tile of [gate, up] = x w^T, and of a tile
+// of d = dy w. Tensors [R, 2F] are seen as [2, R, F], so that a box never crosses from gate to up or goes past F. A warp works on
+// its own 16 rows, 64 columns at a time.
+#include "cistron/cuda/device/mbarrier.cuh"
+#include "cistron/cuda/gemm/sm90_epilogue.cuh"
+#include "cistron/cuda/gemm/sm90_tile.cuh"
+
+namespace cistron::cuda::sm90 {
+
+__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
+__device__ __forceinline__ float round_bf16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
+
+/// A thread's two rows of a tile: register pairs alternate between them. Rows past the expert's last one give zeros.
+struct ThreadRows {
+  int first;  // the warp's
+  bool counts[2];
+  float weight[2];
+
+  __device__ ThreadRows(const Tile& tile, const float* weights) : first(tile.row + device::warp_index() * kPieceRows) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      counts[half] = at(half) < tile.row + tile.rows;
+      weight[half] = counts[half] ? __ldg(weights + at(half)) : 0.0F;
+    }
+  }
+  [[nodiscard]] __device__ int at(int half) const { return first + device::lane_index() / 4 + 8 * half; }
+};
+
+/// gate_up = d, act = silu(gate) up weight. Columns [0, 128) of the tile are gate, the others the same columns of up.
+struct SwigluForward {
+  static constexpr int kTileColumns = 128;  // of F
+  static constexpr int kBuffers = 2;
+  static constexpr int kBarriers = 0;
+
+  struct Args {
+    CUtensorMap gate_up, act;
+    const float* weight;
+  };
+
+  __device__ static void init(uint32_t) {}
+  __device__ static void begin(const Args&, const Tile&, uint32_t, uint32_t) {}
+
+  __device__ static __forceinline__ void finish(const Args& args, const Tile& tile, uint32_t staging, uint32_t,
+                                                const float (&d)[128]) {
+    const ThreadRows rows(tile, args.weight);
+#pragma unroll
+    for (int piece = 0; piece < 2; ++piece) {
+      const float *gate = d + 32 * piece, *up = gate + 64;
+      float act[32];
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        const int half = i / 2 % 2;
+        const float g = round_bf16(gate[i]), u = round_bf16(up[i]);
+        act[i] = rows.counts[half] ? g * sigmoid(g) * u * rows.weight[half] : 0.0F;
+      }
+      const int column = tile.column + 64 * piece;
+      store_piece<StoreBf16, kBuffers>(&args.gate_up, {column, rows.first, 0}, staging, 3 * piece, gate);
+      store_piece<StoreBf16, kBuffers>(&args.gate_up, {column, rows.first, 1}, staging, 3 * piece + 1, up);
+      store_piece<StoreBf16, kBuffers>(&args.act, {column, rows.first, 0}, staging, 3 * piece + 2, act);
+    }
+  }
+};
+
+/// Four 8 x 8 blocks of bf16 between registers and a swizzled piece, as StoreBf16 lays them: 16 rows by chunks i and i + 1.
+__device__ __forceinline__ void load_blocks(uint32_t (&v)[4], uint32_t piece, int i, int lane) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(chunk_address(piece, lane % 16, i + lane / 16))
+               : "memory");
+}
+__device__ __forceinline__ void store_blocks(uint32_t piece, int i, int lane, const uint32_t (&v)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   chunk_address(piece, lane % 16, i + lane / 16)),
+               "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+               : "memory");
+}
+
+/// From d and the saved gate and up: their gradients, the activation again, and this tile's part of the weight's gradient. The
+/// pieces of gate and up come while the products run; their gradients take their places in shared memory.
+struct SwigluBackward {
+  static constexpr int kTileColumns = 256;
+  static constexpr int kBuffers = 5;   // (gate, up) twice, act
+  static constexpr int kBarriers = 2;  // of each warp: a pair of pieces has come. A tile uses each twice: phases 0 and 1
+  static constexpr int kPieces = kTileColumns / 64;
+
+  struct Args {
+    CUtensorMap gate_up, dgate_up, act;
+    const float* weight;
+    float* partials;  // [tiles of columns, rows]
+    int rows;
+  };
+
+  /// By one lane.
+  __device__ static void init(uint32_t barriers) {
+    for (int i = 0; i < kBarriers; ++i) device::barrier_init(barriers + 8 * i, 1);
+  }
+  __device__ static void load(const Args& args, const Tile& tile, int piece, uint32_t staging, uint32_t barriers) {
+    const int slot = piece % 2, row = tile.row + device::warp_index() * kPieceRows, column = tile.column + 64 * piece;
+    const uint32_t barrier = barriers + 8 * slot, gate = staging + 2 * slot * kPieceBytes;
+    device::barrier_expect(barrier, 2 * kPieceBytes);
+    device::load_box(gate, &args.gate_up, {column, row, 0}, barrier);
+    device::load_box(gate + kPieceBytes, &args.gate_up, {column, row, 1}, barrier);
+  }
+  __device__ static void begin(const Args& args, const Tile& tile, uint32_t staging, uint32_t barriers) {
+    if (device::lane_index() != 0) return;
+    device::wait_stores_read<0>();
+    load(args, tile, 0, staging, barriers);
+    load(args, tile, 1, staging, barriers);
+  }
+
+  __device__ static __forceinline__ void finish(const Args& args, const Tile& tile, uint32_t staging, uint32_t barriers,
+                                                const float (&d)[128]) {
+    const int lane = device::lane_index();
+    const ThreadRows rows(tile, args.weight);
+    const uint32_t act = staging + 4 * kPieceBytes;
+    float dweight[2] = {0, 0};
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const uint32_t gate = staging + piece % 2 * 2 * kPieceBytes;
+      device::barrier_wait(barriers + 8 * (piece % 2), piece / 2);
+      if (lane == 0) device::wait_stores_read<0>();  // the last piece's
+      if (lane == 0 && piece > 0 && piece + 1 < kPieces) load(args, tile, piece + 1, staging, barriers);
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < 8; i += 2) differentiate(rows, d + 32 * piece + 4 * i, gate, act, i, lane, dweight);
+      device::fence_async_proxy();
+      __syncwarp();
+      if (lane == 0) {
+        const int column = tile.column + 64 * piece;
+        device::store_box(&args.dgate_up, {column, rows.first, 0}, gate);
+        device::store_box(&args.dgate_up, {column, rows.first, 1}, gate + kPieceBytes);
+        device::store_box(&args.act, {column, rows.first, 0}, act);
+        device::commit_stores();
+      }
+    }
+    store_weights(args, tile, rows, dweight);
+  }
+
+  /// 16 rows by 16 columns.
+  __device__ static __forceinline__ void differentiate(const ThreadRows& rows, const float* d, uint32_t gate, uint32_t act, int i,
+                                                       int lane, float (&dweight)[2]) {
+    uint32_t g[4], u[4], a[4];
+    load_blocks(g, gate, i, lane);
+    load_blocks(u, gate + kPieceBytes, i, lane);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int half = j % 2;
+      const float2 gates = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(g[j]));
+      const float2 ups = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(u[j]));
+      float dg[2], du[2], y[2];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float x = k == 0 ? gates.x : gates.y, up = k == 0 ? ups.x : ups.y;
+        const float sig = sigmoid(x), silu = x * sig, dw = d[2 * j + k] * rows.weight[half];
+        dg[k] = dw * up * (sig * (1.0F + x * (1.0F - sig)));
+        du[k] = dw * silu;
+        y[k] = silu * up;
+        if (rows.counts[half]) dweight[half] += d[2 * j + k] * y[k];
+      }
+      g[j] = rows.counts[half] ? pack_bf16(dg[0], dg[1]) : 0;
+      u[j] = rows.counts[half] ? pack_bf16(du[0], du[1]) : 0;
+      a[j] = rows.counts[half] ? pack_bf16(y[0] * rows.weight[half], y[1] * rows.weight[half]) : 0;
+    }
+    store_blocks(gate, i, lane, g);
+    store_blocks(gate + kPieceBytes, i, lane, u);
+    store_blocks(act, i, lane, a);
+  }
+
+  /// Four lanes hold a row.
+  __device__ static __forceinline__ void store_weights(const Args& args, const Tile& tile, const ThreadRows& rows,
+                                                       const float (&dweight)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = dweight[half] + __shfl_xor_sync(~0U, dweight[half], 1);
+      sum += __shfl_xor_sync(~0U, sum, 2);
+      if (device::lane_index() % 4 == 0 && rows.counts[half])
+        args.partials[tile.column / kTileColumns * static_cast<int64_t>(args.rows) + rows.at(half)] = sum;
+    }
+  }
+};
+
+}  // namespace cistron::cuda::sm90
