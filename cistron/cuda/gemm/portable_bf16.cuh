@@ -5,6 +5,7 @@
 // block sums one tile, in order.
 #include <cuda_bf16.h>
 
+#include "cistron/cuda/device/mma.cuh"
 #include "cistron/cuda/gemm/portable_problem.cuh"
 
 namespace cistron::cuda {
@@ -17,37 +18,12 @@ constexpr int kK = 64;
 constexpr int kThreads = 256;
 constexpr int kStageBytes = (kM + kN) * kK * 2;
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-
-/// 16 bytes, zeros where not `inside`.
-__device__ __forceinline__ void copy_16(uint32_t to, const void* from, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
-}
-__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kLeft>
-__device__ __forceinline__ void wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-}
-
-template <bool kTurn>
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t from) {
-  if constexpr (kTurn)
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
-                 : "memory");
-  else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
-                 : "memory");
-}
-
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+using device::commit;
+using device::copy_16;
+using device::load_matrices;
+using device::mma;
+using device::shared_address;
+using device::wait;
 
 /// kLines of one operand by 64 of the contraction in shared memory. Along: kLines lines of 8 pieces of 16 bytes; across: 64 lines
 /// of kLines / 8 pieces. Pieces are permuted within each eight by the line's number, so that ldmatrix meets no bank twice.
