@@ -31,6 +31,12 @@ Finding examine_card(size_t index, const Card& card) {
   return finding;
 }
 
+Finding examine_library(const OptionalLibrary& library) {
+  if (library.problem.empty()) return {.what = library.name, .found = "found", .advice = library.found_for};
+  return {Verdict::kNote, library.name, "not found",
+          fmt::format("{}; to use it, name its folder in CISTRON_CUDA_LIBRARIES ({})", library.instead, library.problem)};
+}
+
 Finding examine_driver(const CardSurvey& survey) {
   Finding finding{.what = "CUDA driver", .found = fmt::format("for CUDA {}", version(survey.driver_version))};
   if (survey.driver_version == 0) {
@@ -78,6 +84,7 @@ std::vector<Finding> examine(const CardSurvey& survey) {
   if (!survey.problem.empty() && survey.driver_version != 0)
     findings.push_back({Verdict::kMissing, "cards", survey.problem, "nvidia-smi should list a card; see CUDA_VISIBLE_DEVICES"});
   for (size_t i = 0; i < survey.cards.size(); ++i) findings.push_back(examine_card(i, survey.cards[i]));
+  for (const OptionalLibrary& library : survey.libraries) findings.push_back(examine_library(library));
   return findings;
 }
 

@@ -15,12 +15,21 @@ struct Card {
   int64_t free_bytes = 0;
 };
 
+/// A library of NVIDIA's that is used where it is found at run time.
+struct OptionalLibrary {
+  std::string name;
+  std::string found_for;  ///< what it is used for
+  std::string instead;    ///< what is used without it
+  std::string problem;    ///< the loader's words; empty where it is found
+};
+
 struct CardSurvey {
   bool built = false;       ///< this program has CUDA kernels
   int driver_version = 0;   ///< the CUDA version that the driver supports, 1000 x major + 10 x minor; 0: no driver
   int runtime_version = 0;  ///< that this program was built with
   std::string problem;      ///< why no card can be used, in the CUDA runtime's words; empty where one can
   std::vector<Card> cards;
+  std::vector<OptionalLibrary> libraries;
 };
 
 /// Never throws: what does not work is what it is asked for.

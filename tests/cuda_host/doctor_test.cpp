@@ -45,6 +45,16 @@ TEST(Doctor, NamesTheKernelsForEachCard) {
   EXPECT_EQ(findings[3].verdict, Verdict::kMissing);
 }
 
+TEST(Doctor, SaysWhatRunsWithoutALibrary) {
+  auto survey = with({card_of(90)});
+  survey.libraries = {{"libA", "it does a", "we do a", ""}, {"libB", "it does b", "we do b", "no such file"}};
+  const auto findings = examine(survey);
+  ASSERT_EQ(findings.size(), 4U);
+  EXPECT_EQ(findings[2].advice, "it does a");
+  EXPECT_EQ(findings[3].verdict, Verdict::kNote);
+  EXPECT_THAT(findings[3].advice, HasSubstr("we do b; to use it, name its folder in CISTRON_CUDA_LIBRARIES (no such file)"));
+}
+
 TEST(Doctor, LooksAtThisMachine) {
   const std::string text = to_text(doctor());
   EXPECT_THAT(text, HasSubstr("processor"));

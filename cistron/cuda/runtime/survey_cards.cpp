@@ -1,4 +1,5 @@
 #include "cistron/cuda/doctor.h"
+#include "cistron/cuda/gemm/cublaslt.h"
 #include "cistron/cuda/runtime/runtime.h"
 
 namespace cistron::cuda {
@@ -31,6 +32,10 @@ CardSurvey survey_cards() {
   } catch (const CudaError& error) {
     survey.problem = cudaGetErrorString(error.code());
   }
+  survey.libraries.push_back({.name = "cuBLASLt",
+                              .found_for = "it runs the dense products",
+                              .instead = "our own kernels run the dense products, slower",
+                              .problem = cublaslt::problem()});
   return survey;
 }
 
