@@ -27,14 +27,25 @@ void check_out(const char* op, const Tensor& out, const Shape& shape, DType oper
   check_tensor(op, "out", out, shape, out.dtype() == operands && !accumulate ? operands : DType::kF32);
 }
 
+template <class Args>
+Args with_workspace(const Context& ctx, const Args& args) {
+  Args result = args;
+  result.workspace = dense_workspace(ctx);
+  return result;
+}
+
 }  // namespace
+
+Tensor dense_workspace(const Context& ctx) {
+  return ctx.target().is_cuda() ? ctx.empty({kDenseWorkspaceBytes}, DType::kU8) : Tensor();
+}
 
 void matmul_forward(Context& ctx, const MatmulForward& args) {
   constexpr auto kOp = "matmul_forward";
   check_operands(kOp, args.x, args.w);
   check_contracted(kOp, args.x.dim(1), args.w.dim(1));
   check_out(kOp, args.out, {args.x.dim(0), args.w.dim(0)}, args.x.dtype(), args.accumulate);
-  dispatch(kOp, ctx, args, cpu::matmul_forward);
+  dispatch(kOp, ctx, with_workspace(ctx, args), cpu::matmul_forward, cuda::matmul_forward);
 }
 
 void matmul_dgrad(Context& ctx, const MatmulDgrad& args) {
@@ -42,7 +53,7 @@ void matmul_dgrad(Context& ctx, const MatmulDgrad& args) {
   check_operands(kOp, args.dy, args.w);
   check_contracted(kOp, args.dy.dim(1), args.w.dim(0));
   check_out(kOp, args.out, {args.dy.dim(0), args.w.dim(1)}, args.dy.dtype(), args.accumulate);
-  dispatch(kOp, ctx, args, cpu::matmul_dgrad);
+  dispatch(kOp, ctx, with_workspace(ctx, args), cpu::matmul_dgrad, cuda::matmul_dgrad);
 }
 
 void matmul_wgrad(Context& ctx, const MatmulWgrad& args) {
@@ -50,7 +61,7 @@ void matmul_wgrad(Context& ctx, const MatmulWgrad& args) {
   check_operands(kOp, args.dy, args.x);
   check_contracted(kOp, args.dy.dim(0), args.x.dim(0));
   check_tensor(kOp, "out", args.out, {args.dy.dim(1), args.x.dim(1)}, DType::kF32);
-  dispatch(kOp, ctx, args, cpu::matmul_wgrad);
+  dispatch(kOp, ctx, with_workspace(ctx, args), cpu::matmul_wgrad, cuda::matmul_wgrad);
 }
 
 }  // namespace cistron::ops

@@ -10,11 +10,17 @@
 
 namespace cistron::ops {
 
+/// What a dense product on a card may use beside its operands: partial sums of a contraction that is cut into parts.
+constexpr int64_t kDenseWorkspaceBytes = int64_t{32} << 20;
+/// That many bytes where a card is the target, undefined elsewhere.
+Tensor dense_workspace(const Context& ctx);
+
 struct MatmulForward {
   const Tensor& x;    // [M, K]
   const Tensor& w;    // [N, K]
   const Tensor& out;  // [M, N]
   bool accumulate = false;
+  Tensor workspace = {};  // the operation's own; callers leave it undefined
 };
 void matmul_forward(Context& ctx, const MatmulForward& args);
 
@@ -23,6 +29,7 @@ struct MatmulDgrad {
   const Tensor& w;    // [N, K]
   const Tensor& out;  // [M, K]
   bool accumulate = false;
+  Tensor workspace = {};  // the operation's own; callers leave it undefined
 };
 void matmul_dgrad(Context& ctx, const MatmulDgrad& args);
 
@@ -31,6 +38,7 @@ struct MatmulWgrad {
   const Tensor& x;    // [M, K]
   const Tensor& out;  // [N, K] f32
   bool accumulate = false;
+  Tensor workspace = {};  // the operation's own; callers leave it undefined
 };
 void matmul_wgrad(Context& ctx, const MatmulWgrad& args);
 
@@ -41,3 +49,9 @@ void matmul_forward(Context& ctx, const ops::MatmulForward& args);
 void matmul_dgrad(Context& ctx, const ops::MatmulDgrad& args);
 void matmul_wgrad(Context& ctx, const ops::MatmulWgrad& args);
 }  // namespace cistron::cpu
+
+namespace cistron::cuda {
+void matmul_forward(Context& ctx, const ops::MatmulForward& args);
+void matmul_dgrad(Context& ctx, const ops::MatmulDgrad& args);
+void matmul_wgrad(Context& ctx, const ops::MatmulWgrad& args);
+}  // namespace cistron::cuda

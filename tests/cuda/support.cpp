@@ -34,6 +34,26 @@ std::string CudaContext::unavailable() {
   return status == cudaSuccess && count > 0 ? "" : fmt::format("no CUDA card: {}", cudaGetErrorString(status));
 }
 
+void replay_captured(int64_t bytes, int times, const std::function<void(Context&)>& run) {
+  CudaContext ctx;
+  ctx.arena = Arena::planned("captured", ctx.device, card_memory(), bytes);
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  CISTRON_CUDA_CHECK(cudaDeviceSynchronize());
+  CISTRON_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  ctx.stream = stream;
+  CISTRON_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  run(ctx);
+  CISTRON_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  CISTRON_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  for (int i = 0; i < times; ++i) CISTRON_CUDA_CHECK(cudaGraphLaunch(executable, stream));
+  CISTRON_CUDA_CHECK(cudaStreamSynchronize(stream));
+  CISTRON_CUDA_CHECK(cudaGraphExecDestroy(executable));
+  CISTRON_CUDA_CHECK(cudaGraphDestroy(graph));
+  CISTRON_CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
 Tensor to_device(const Context& cuda, const Tensor& host) {
   Tensor out = cuda.empty(host.shape(), host.dtype());
   CISTRON_CUDA_CHECK(cudaMemcpy(out.raw(), host.raw(), static_cast<size_t>(host.bytes()), cudaMemcpyDefault));

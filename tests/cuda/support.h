@@ -1,5 +1,7 @@
 #pragma once
 // What the tests on a card share: a context there, and tensors that go there and come back.
+#include <functional>
+
 #include "cistron/ops/mxfp8.h"
 #include "tests/ops/support.h"
 
@@ -11,6 +13,9 @@ class CudaContext : public Context {
   CudaContext();
   static std::string unavailable();
 };
+
+/// What `run` queues, captured into a graph and replayed `times` times; scratch comes from an arena of `bytes`.
+void replay_captured(int64_t bytes, int times, const std::function<void(Context&)>& run);
 
 Tensor to_device(const Context& cuda, const Tensor& host);
 Tensor to_host(const Context& cpu, const Tensor& device);

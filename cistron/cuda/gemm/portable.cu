@@ -1,4 +1,5 @@
 #include "cistron/core/checked.h"
+#include "cistron/cuda/gemm/dense.h"
 #include "cistron/cuda/gemm/portable.h"
 #include "cistron/cuda/gemm/portable_bf16.cuh"
 #include "cistron/cuda/gemm/portable_f32.cuh"
@@ -74,7 +75,40 @@ Tensor decoded(Context& ctx, const ops::MxOperand& x) {
   return out;
 }
 
+bool pieces_of_8(const DenseOperand& operand, int64_t k) {
+  return reinterpret_cast<uintptr_t>(operand.data) % 16 == 0 && operand.pitch % 8 == 0 && (!operand.along || k % 8 == 0);
+}
+
+template <class Epilogue>
+void dense_rows_times_weights(Context& ctx, const PortableProblem& p, bool b_along) {
+  b_along ? launch_bf16<Epilogue, true, true>(ctx, p) : launch_bf16<Epilogue, true, false>(ctx, p);
+}
+
 }  // namespace
+
+bool dense_takes(const DenseProduct& d) {
+  return d.in == DType::kBF16 && (!d.accumulate || !d.a.along) && pieces_of_8(d.a, d.k) && pieces_of_8(d.b, d.k) &&
+         d.out_pitch == d.n && d.n % 8 == 0 && reinterpret_cast<uintptr_t>(d.out) % 16 == 0 &&
+         (d.a.along || d.out_dtype == DType::kF32);
+}
+
+void dense(Context& ctx, const DenseProduct& d) {
+  PortableProblem p{.a = d.a.data,
+                    .b = d.b.data,
+                    .out = d.out,
+                    .experts = 1,
+                    .n = d.n,
+                    .k = d.k,
+                    .m = d.m,
+                    .a_pitch = d.a.pitch,
+                    .b_pitch = d.b.pitch,
+                    .by_contraction = !d.a.along,
+                    .accumulate = d.accumulate};
+  p.dense_rows = narrow<int32_t>(d.a.along ? d.m : d.k);
+  if (!d.a.along) return d.accumulate ? launch_bf16<AddF32, false, false>(ctx, p) : launch_bf16<StoreF32, false, false>(ctx, p);
+  if (d.out_dtype == DType::kF32) return dense_rows_times_weights<StoreF32>(ctx, p, d.b.along);
+  dense_rows_times_weights<StoreBf16>(ctx, p, d.b.along);
+}
 
 void grouped_gemm_forward(Context& ctx, const ops::GroupedGemmForward& args) {
   rows_times_weights<true>(ctx, args.x, args.w, args.groups, args.out);

@@ -15,9 +15,10 @@ struct PortableProblem {
   const void* a = nullptr;
   const void* b = nullptr;
   void* out = nullptr;
-  const int32_t* starts = nullptr;
+  const int32_t* starts = nullptr;  // null: one group from row 0 on, of dense_rows rows
   const int32_t* counts = nullptr;
   int32_t experts = 0;
+  int32_t dense_rows = 0;
   int64_t n = 0;        // columns of out
   int64_t k = 0;        // contraction, where rows are cut by expert
   int64_t m = 0;        // rows of out, where the contraction is
@@ -27,6 +28,10 @@ struct PortableProblem {
   bool by_contraction = false;
   bool accumulate = false;
 };
+
+__device__ __forceinline__ int32_t rows_of(const PortableProblem& p, int32_t expert) {
+  return p.counts == nullptr ? p.dense_rows : __ldg(p.counts + expert);
+}
 
 /// One tile's part: pointers at its first element, how much of it exists.
 template <class T>
@@ -43,7 +48,7 @@ template <class T, int kM, int kN, bool kAAlong, bool kBAlong>
 __device__ __forceinline__ bool portable_tile(const PortableProblem& p, ExpertWalk& walk, int32_t index, PortableTile<T>& tile) {
   const auto n_tiles = static_cast<int32_t>((p.n + kN - 1) / kN);
   const auto m_tiles = [&](int32_t e) {
-    const int32_t count = __ldg(p.counts + e);
+    const int32_t count = rows_of(p, e);
     if (!p.by_contraction) return (count + kM - 1) / kM;
     return count == 0 && p.accumulate ? 0 : static_cast<int32_t>((p.m + kM - 1) / kM);  // nothing to add
   };
@@ -52,8 +57,8 @@ __device__ __forceinline__ bool portable_tile(const PortableProblem& p, ExpertWa
   const TilePlace at = place_of(index - walk.first, m_tiles(e), n_tiles);
   const int64_t m0 = static_cast<int64_t>(at.m) * kM;
   const int64_t n0 = static_cast<int64_t>(at.n) * kN;
-  const int64_t start = __ldg(p.starts + e);
-  const int64_t count = __ldg(p.counts + e);
+  const int64_t start = p.starts == nullptr ? 0 : __ldg(p.starts + e);
+  const int64_t count = rows_of(p, e);
   const int64_t row0 = p.by_contraction ? m0 : start + m0;  // of A
   const int64_t k0 = p.by_contraction ? start : 0;
   tile.a = static_cast<const T*>(p.a) + (kAAlong ? row0 * p.a_pitch + k0 : k0 * p.a_pitch + row0);

@@ -13,19 +13,25 @@ namespace cistron::cuda::sm90 {
 
 struct Problem {
   CUtensorMap a, b;
-  const int32_t* starts;
+  const int32_t* starts;  // null: one group from row 0 on, of dense_rows rows
   const int32_t* counts;
   const uint8_t* a_scales;  // [groups along the contraction, a_scale_pitch]
   const uint8_t* b_scales;  // the same, or of weights [E, b_scale_blocks, b_scale_pitch]
   int a_scale_pitch, b_scale_pitch, b_scale_blocks;
   int b_step;       // rows of B from a box to the next
   int experts;
+  int dense_rows;
   int m;            // rows of out, where the contraction is by expert
   int n;            // columns of a section of out
   int sections;     // parts of the columns in which tiles are counted afresh
   int k;            // contraction, where the rows are by expert
   bool skip_empty;  // contraction by expert: leave the outputs of experts without rows alone
 };
+
+__device__ __forceinline__ int start_of(const Problem& p, int expert) { return p.starts == nullptr ? 0 : p.starts[expert]; }
+__device__ __forceinline__ int rows_of(const Problem& p, int expert) {
+  return p.counts == nullptr ? p.dense_rows : p.counts[expert];
+}
 
 /// One block's tile.
 struct Tile {
@@ -49,7 +55,7 @@ __device__ __forceinline__ void count_pairs(const Problem& p, int tile_n, int* e
   int before = 0;
   for (int base = 0; base < p.experts; base += device::kWarp) {
     const int e = base + device::lane_index();
-    const int count = e < p.experts ? p.counts[e] : 0;
+    const int count = e < p.experts ? rows_of(p, e) : 0;
     const bool skipped = e >= p.experts || (kRagged && p.skip_empty && count == 0);
     int sum = skipped ? 0 : TileGrid{((kRagged ? p.m : count) + kTileM - 1) / kTileM, n_tiles}.pairs();
 #pragma unroll
@@ -99,8 +105,8 @@ class TileWalk {
     if (expert_ >= 0 && pair_ < ends_[expert_]) return;
     do ++expert_;
     while (pair_ >= ends_[expert_]);
-    start_ = p_.starts[expert_];
-    count_ = p_.counts[expert_];
+    start_ = start_of(p_, expert_);
+    count_ = rows_of(p_, expert_);
   }
 
   [[nodiscard]] __device__ int before(int expert) const { return expert == 0 ? 0 : ends_[expert - 1]; }
