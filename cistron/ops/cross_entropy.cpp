@@ -5,19 +5,24 @@
 #include "cistron/core/checked.h"
 #include "cistron/ops/check.h"
 #include "cistron/ops/dispatch.h"
+#include "cistron/ops/matmul.h"
 
 namespace cistron::ops {
 
 namespace {
 
 constexpr auto kOp = "linear_cross_entropy";
-// 16 MiB of f32 logits, and no fewer rows than a tile of a product.
+// 16 MiB of f32 logits, and no fewer rows than a tile of a product. A card's products want thousands of rows: 256 MiB there.
 constexpr int64_t kChunkElements = int64_t{1} << 22;
+constexpr int64_t kCardChunkElements = int64_t{1} << 26;
 constexpr int64_t kChunkRows = 128;
+constexpr int64_t kCardPitch = 8;  // tensor cores read rows in pieces of 8 bf16
 
-int64_t chunk_rows(int64_t tokens, int64_t vocabulary) {
-  const int64_t fitting = kChunkElements / std::max<int64_t>(1, vocabulary) / kChunkRows * kChunkRows;
-  return std::min(tokens, std::max(kChunkRows, fitting));
+Shape chunk_of(const Context& ctx, int64_t tokens, int64_t vocabulary) {
+  const bool card = ctx.target().is_cuda();
+  const int64_t pitch = card ? round_up(vocabulary, kCardPitch) : vocabulary;
+  const int64_t fitting = (card ? kCardChunkElements : kChunkElements) / pitch / kChunkRows * kChunkRows;
+  return {std::min(tokens, std::max(kChunkRows, fitting)), pitch};
 }
 
 void check(const LinearCrossEntropy& args) {
@@ -39,13 +44,14 @@ void check(const LinearCrossEntropy& args) {
 
 void linear_cross_entropy(Context& ctx, const LinearCrossEntropy& args) {
   check(args);
-  const Shape chunk{chunk_rows(args.x.dim(0), args.w.dim(0)), args.w.dim(0)};
+  const Shape chunk = chunk_of(ctx, args.x.dim(0), args.w.dim(0));
   LinearCrossEntropy with_scratch = args;
   with_scratch.logits = ctx.empty(chunk, DType::kF32);
   if (args.dx.defined())
     with_scratch.dlogits = args.x.dtype() == DType::kF32 ? with_scratch.logits : ctx.empty(chunk, args.x.dtype());
+  with_scratch.workspace = dense_workspace(ctx);
   CISTRON_CHECK(!args.dx.defined() || args.state != nullptr || ctx.device.is_meta(), "[{}] gradients need a step state", kOp);
-  dispatch(kOp, ctx, with_scratch, cpu::linear_cross_entropy);
+  dispatch(kOp, ctx, with_scratch, cpu::linear_cross_entropy, cuda::linear_cross_entropy);
 }
 
 }  // namespace cistron::ops

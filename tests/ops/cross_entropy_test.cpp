@@ -3,8 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cistron/cpu/fast/onednn.h"
-#include "cistron/cpu/ref/cross_entropy.h"
-#include "tests/ops/product_bounds.h"
+#include "tests/ops/cross_entropy_bounds.h"
 
 namespace cistron::test {
 namespace {
@@ -34,11 +33,6 @@ std::vector<Case> cases() {
 }
 
 constexpr float kScale = 0.037F;
-const double kU = unit_roundoff(DType::kF32);
-
-struct Bounds {
-  std::vector<double> nll, dx, dw;
-};
 
 class CrossEntropy : public testing::TestWithParam<Case> {
  protected:
@@ -58,12 +52,9 @@ class CrossEntropy : public testing::TestWithParam<Case> {
                                    .dx = dx,
                                    .dw = {dw, c.accumulate}});
   }
-  cpu::ref::CrossEntropy<double> reference() {
-    const auto l = to_double(labels);
-    return cpu::ref::linear_cross_entropy(to_matrix(x), to_matrix(w), std::vector<int32_t>(l.begin(), l.end()), to_double(weight),
-                                          static_cast<double>(kScale));
-  }
-  Bounds bounds(const cpu::ref::CrossEntropy<double>& want);
+  [[nodiscard]] CrossEntropyOperands operands() const { return {x, w, labels, weight, static_cast<double>(kScale)}; }
+  [[nodiscard]] cpu::ref::CrossEntropy<double> reference() const { return operands().reference(); }
+  [[nodiscard]] CrossEntropyBounds bounds(const cpu::ref::CrossEntropy<double>& want) const { return operands().bounds(want); }
 
   const Case c = GetParam();
   CpuContext ctx{2};
@@ -77,44 +68,11 @@ class CrossEntropy : public testing::TestWithParam<Case> {
   StepState state{.loss_scale = kScale};
 };
 
-// First order in u. The logits' errors move nll by at most twice the largest of them, a probability by that relatively. A sum of
-// V exponentials of 2 ulp, whose arguments were rounded too, is off by (V + 16 + spread of the logits) u relatively.
-Bounds CrossEntropy::bounds(const cpu::ref::CrossEntropy<double>& want) {
-  const auto magnitude = cpu::ref::matmul_forward(absolute(to_matrix(x)), absolute(to_matrix(w)));
-  const auto logit_error = product_bound(magnitude, c.hidden, c.dtype, DType::kF32);
-  const auto weights = to_double(weight), label = to_double(labels);
-  Bounds result{.nll = std::vector<double>(want.nll.size())};
-  Matrix<double> dlogit_error(c.tokens, c.vocabulary);
-  for (int64_t t = 0; t < c.tokens; ++t) {
-    const auto i = static_cast<size_t>(t);
-    if (label[i] < 0) continue;
-    double moved = 0, largest = 0;
-    for (int64_t v = 0; v < c.vocabulary; ++v) {
-      moved = std::max(moved, logit_error[static_cast<size_t>(t * c.vocabulary + v)]);
-      largest = std::max(largest, std::abs(want.logits(t, v)));
-    }
-    const double relative = 2.1 * moved + (static_cast<double>(c.vocabulary) + 16 + 2 * largest) * kU;
-    result.nll[i] = relative + 4 * (largest + std::abs(want.nll[i]) + 1) * kU;
-    const double g = std::abs(kScale * weights[i]);
-    for (int64_t v = 0; v < c.vocabulary; ++v) {
-      const double d = std::abs(want.dlogits(t, v)), p = static_cast<double>(v) == label[i] ? 1.0 - d / g : d / g;
-      dlogit_error(t, v) = g * (p * relative + 4 * kU) + d * unit_roundoff(c.dtype);
-    }
-  }
-  const auto dlogits = absolute(want.dlogits), ax = absolute(to_matrix(x)), aw = absolute(to_matrix(w));
-  result.dx = product_bound(cpu::ref::matmul_dgrad(dlogits, aw), c.vocabulary, c.dtype, c.dtype);
-  result.dw = product_bound(cpu::ref::matmul_wgrad(dlogits, ax), c.tokens, c.dtype, DType::kF32);
-  const auto dx_error = cpu::ref::matmul_dgrad(dlogit_error, aw), dw_error = cpu::ref::matmul_wgrad(dlogit_error, ax);
-  for (size_t j = 0; j < result.dx.size(); ++j) result.dx[j] += 1.01 * dx_error.data[j];
-  for (size_t j = 0; j < result.dw.size(); ++j) result.dw[j] += 1.01 * dw_error.data[j];
-  return result;
-}
-
 TEST_P(CrossEntropy, LossAndGradients) {
   const auto old = to_double(dw);
   run(ctx);
   auto want = reference();
-  Bounds bound = bounds(want);
+  CrossEntropyBounds bound = bounds(want);
   EXPECT_TRUE(within(nll, want.nll, bound.nll));
   double loss_bound = 1e-12;
   const auto weights = to_double(weight);
@@ -123,7 +81,7 @@ TEST_P(CrossEntropy, LossAndGradients) {
   EXPECT_TRUE(within(dx, want.dx.data, bound.dx));
   for (size_t i = 0; c.accumulate && i < old.size(); ++i) {
     want.dw.data[i] += old[i];
-    bound.dw[i] += (std::abs(old[i]) + std::abs(want.dw.data[i])) * kU;
+    bound.dw[i] += (std::abs(old[i]) + std::abs(want.dw.data[i])) * unit_roundoff(DType::kF32);
   }
   EXPECT_TRUE(within(dw, want.dw.data, bound.dw));
 }
@@ -169,7 +127,7 @@ TEST_P(CrossEntropyOnce, AWrongLabelFails) {
   auto& label = labels.span<int32_t>()[0];
   label = (label + 1) % static_cast<int32_t>(c.vocabulary);
   const auto wrong = reference();
-  const Bounds bound = bounds(wrong);
+  const CrossEntropyBounds bound = bounds(wrong);
   EXPECT_FALSE(within(nll, wrong.nll, bound.nll));
   EXPECT_FALSE(within(dx, wrong.dx.data, bound.dx));
   EXPECT_FALSE(within(dw, wrong.dw.data, bound.dw));
