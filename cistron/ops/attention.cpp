@@ -38,7 +38,7 @@ void attention_forward(Context& ctx, const AttentionForward& args) {
   check_qkv(kOp, args.qkv, args.shape);
   check_outputs(kOp, args.out, args.lse, args.qkv, args.shape);
   check_sequences(kOp, args.cu_seqlens, args.qkv.dim(0));
-  dispatch(kOp, ctx, args, cpu::attention_forward);
+  dispatch(kOp, ctx, args, cpu::attention_forward, cuda::attention_forward);
 }
 
 void attention_backward(Context& ctx, const AttentionBackward& args) {
@@ -48,7 +48,9 @@ void attention_backward(Context& ctx, const AttentionBackward& args) {
   check_tensor(kOp, "dout", args.dout, args.out.shape(), args.qkv.dtype());
   check_tensor(kOp, "dqkv", args.dqkv, args.qkv.shape(), args.qkv.dtype());
   check_sequences(kOp, args.cu_seqlens, args.qkv.dim(0));
-  dispatch(kOp, ctx, args, cpu::attention_backward);
+  AttentionBackward with_scratch = args;
+  if (ctx.target().is_cuda()) with_scratch.delta = ctx.empty(args.lse.shape(), DType::kF32);
+  dispatch(kOp, ctx, with_scratch, cpu::attention_backward, cuda::attention_backward);
 }
 
 void rope(Context& ctx, const Rope& args) {

@@ -5,7 +5,8 @@
 // are legal.
 //   out[i] = sum over j of softmax_j(scale q_i k_j) v_j,   j <= i if causal;   lse[h, i] = log sum_j exp(scale q_i k_j)
 // Blockwise with an online softmax (Dao, "FlashAttention-2", 2023): no [S, S] array is kept. Softmax in f32.
-// On the CPU in f32 a sequence has the same bits alone and packed.
+// On the CPU in f32 a sequence has the same bits alone and packed. On CUDA head_dim is at most 256 and scale positive; in bf16,
+// where head_dim is a multiple of 8, probabilities and score gradients are rounded to bf16 for the products that follow.
 #include "cistron/core/context.h"
 
 namespace cistron::ops {
@@ -39,6 +40,7 @@ struct AttentionBackward {
   float scale = 1.0F;
   bool causal = true;
   const Tensor& dqkv;  // [T, (heads + 2 kv_heads) D], every element written
+  Tensor delta = {};   // scratch of the operation's own on a card; callers leave it undefined
 };
 void attention_backward(Context& ctx, const AttentionBackward& args);
 
@@ -61,3 +63,8 @@ void attention_forward(Context& ctx, const ops::AttentionForward& args);
 void attention_backward(Context& ctx, const ops::AttentionBackward& args);
 void rope(Context& ctx, const ops::Rope& args);
 }  // namespace cistron::cpu
+
+namespace cistron::cuda {
+void attention_forward(Context& ctx, const ops::AttentionForward& args);
+void attention_backward(Context& ctx, const ops::AttentionBackward& args);
+}  // namespace cistron::cuda
