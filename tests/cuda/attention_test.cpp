@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "cistron/cpu/ref/attention.h"
+#include "cistron/cuda/attention/flash.h"
 #include "cistron/cuda/runtime/runtime.h"
 #include "tests/cuda/support.h"
 #include "tests/ops/attention_bounds.h"
@@ -17,11 +18,13 @@ struct Case {
   std::vector<int64_t> lengths;
   bool causal = true;
   DType dtype = DType::kF32;
+  bool portable = false;  // the kernels of any card, also where this one has its own
 };
 
 void PrintTo(const Case& c, std::ostream* os) {
-  *os << fmt::format("{}/{} heads of {}, lengths {}, {}, {}", c.shape.num_heads, c.shape.num_kv_heads, c.shape.head_dim,
-                     fmt::join(c.lengths, " "), c.causal ? "causal" : "bidirectional", name_of(c.dtype));
+  *os << fmt::format("{}{}/{} heads of {}, lengths {}, {}, {}", c.portable ? "portable, " : "", c.shape.num_heads,
+                     c.shape.num_kv_heads, c.shape.head_dim, fmt::join(c.lengths, " "), c.causal ? "causal" : "bidirectional",
+                     name_of(c.dtype));
 }
 
 const std::vector<int64_t> kMixed = {1, 64, 0, 65, 37, 130, 1, 0};
@@ -46,6 +49,9 @@ std::vector<Case> cases() {
       add({2, 1, 256}, {140, 1, 33});
     }
   for (const DType dtype : {DType::kF32, DType::kBF16}) all.push_back({{2, 1, 64}, {1100}, true, dtype});
+  for (const int64_t dim : {64, 80, 128})
+    for (const bool causal : {true, false}) all.push_back({{4, 2, dim}, {129, 0, 70, 1, 250}, causal, DType::kBF16});
+  for (const int64_t dim : {64, 80, 128}) all.push_back({{4, 2, dim}, kMixed, true, DType::kBF16, true});
   return all;
 }
 
@@ -76,18 +82,25 @@ struct Problem {
         dqkv(poisoned_on_device(cuda, qkv.shape(), c.dtype)) {}
 
   void run(Context& ctx) const {
-    ops::attention_forward(
-        ctx,
-        {.qkv = qkv_d, .cu_seqlens = cu_seqlens_d, .shape = c.shape, .scale = scale, .causal = c.causal, .out = out, .lse = lse});
-    ops::attention_backward(ctx, {.dout = dout_d,
-                                  .qkv = qkv_d,
-                                  .out = out,
-                                  .lse = lse,
-                                  .cu_seqlens = cu_seqlens_d,
-                                  .shape = c.shape,
-                                  .scale = scale,
-                                  .causal = c.causal,
-                                  .dqkv = dqkv});
+    const ops::AttentionForward forward{
+        .qkv = qkv_d, .cu_seqlens = cu_seqlens_d, .shape = c.shape, .scale = scale, .causal = c.causal, .out = out, .lse = lse};
+    ops::AttentionBackward backward{.dout = dout_d,
+                                    .qkv = qkv_d,
+                                    .out = out,
+                                    .lse = lse,
+                                    .cu_seqlens = cu_seqlens_d,
+                                    .shape = c.shape,
+                                    .scale = scale,
+                                    .causal = c.causal,
+                                    .dqkv = dqkv};
+    if (!c.portable) {
+      ops::attention_forward(ctx, forward);
+      return ops::attention_backward(ctx, backward);
+    }
+    backward.delta = ctx.empty(lse.shape(), DType::kF32);
+    cuda::flash::mma_forward(ctx, forward);
+    cuda::flash::delta(ctx, backward);
+    cuda::flash::mma_backward(ctx, backward);
   }
   [[nodiscard]] AttentionCase in_double() const {
     const auto ends = to_double(cu_seqlens);

@@ -5,6 +5,7 @@
 #include "bench/kernels/cuda/models.h"
 #include "bench/kernels/cuda/timing.cuh"
 #include "cistron/cuda/attention/flash.h"
+#include "cistron/cuda/attention/sm90_flash.h"
 #include "tests/cuda/device_tensor.cuh"
 
 namespace cistron::bench {
@@ -52,14 +53,17 @@ struct Bench {
   }
 
   void run() {
-    std::vector<Entry> entries = {
-        {"forward, mma.sync", work(2), [&] { cuda::flash::mma_forward(ctx, forward()); }},
-        {"backward, mma.sync", work(5),
-         [&] {
-           cuda::flash::delta(ctx, backward());
-           cuda::flash::mma_backward(ctx, backward());
-         }},
+    std::vector<Entry> entries;
+    const auto path = [&](const char* name, bool takes, const auto& forward_path, const auto& backward_path) {
+      if (!takes) return;
+      entries.push_back({fmt::format("forward, {}", name), work(2), [&, forward_path] { forward_path(ctx, forward()); }});
+      entries.push_back({fmt::format("backward, {}", name), work(5), [&, backward_path] {
+                           cuda::flash::delta(ctx, backward());
+                           backward_path(ctx, backward());
+                         }});
     };
+    path("mma.sync", cuda::flash::mma_takes(ctx, DType::kBF16, shape), cuda::flash::mma_forward, cuda::flash::mma_backward);
+    path("wgmma", cuda::flash::sm90::takes(DType::kBF16, shape), cuda::flash::sm90::forward, cuda::flash::sm90::backward);
     take_turns(entries, 7);
     for (const Entry& e : entries)
       fmt::print("{:16} {:24} {:8.3f} ms {:7.1f} TFLOP/s\n", m.name, e.name, e.median_ms(), e.rate());

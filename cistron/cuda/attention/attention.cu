@@ -1,5 +1,6 @@
 // Which kernels run attention: by dtype and shape, on the context's card. No device code; `.cu` since it needs nvcc's build.
 #include "cistron/cuda/attention/flash.h"
+#include "cistron/cuda/attention/sm90_flash.h"
 #include "cistron/cuda/runtime/runtime.h"
 
 namespace cistron::cuda {
@@ -10,12 +11,17 @@ void check(const char* op, const ops::AttentionShape& shape, float scale) {
   CISTRON_CHECK(scale > 0, "[{}] scale {}: positive wanted", op, scale);
 }
 
+bool hopper_takes(const Context& ctx, DType dtype, const ops::AttentionShape& shape) {
+  return flash::sm90::takes(dtype, shape) && compute_capability(ctx) == 90;
+}
+
 }  // namespace
 
 void attention_forward(Context& ctx, const ops::AttentionForward& args) {
   check("attention_forward", args.shape, args.scale);
   if (args.qkv.dim(0) == 0) return;
   const DeviceGuard guard(ctx);
+  if (hopper_takes(ctx, args.qkv.dtype(), args.shape)) return flash::sm90::forward(ctx, args);
   flash::mma_takes(ctx, args.qkv.dtype(), args.shape) ? flash::mma_forward(ctx, args) : flash::simt_forward(ctx, args);
 }
 
@@ -24,6 +30,7 @@ void attention_backward(Context& ctx, const ops::AttentionBackward& args) {
   if (args.qkv.dim(0) == 0) return;
   const DeviceGuard guard(ctx);
   flash::delta(ctx, args);
+  if (hopper_takes(ctx, args.qkv.dtype(), args.shape)) return flash::sm90::backward(ctx, args);
   flash::mma_takes(ctx, args.qkv.dtype(), args.shape) ? flash::mma_backward(ctx, args) : flash::simt_backward(ctx, args);
 }
 

@@ -1,8 +1,6 @@
 // out = softmax(scale q k^T) v, a tile of queries of one head a block, with an online softmax (ops/attention.h).
-#include <cmath>
-
 #include "cistron/cuda/attention/flash.h"
-#include "cistron/cuda/attention/flash_mma.cuh"
+#include "cistron/cuda/attention/flash_softmax.cuh"
 
 namespace cistron::cuda::flash {
 namespace {
@@ -22,100 +20,6 @@ struct ForwardTile {
   static constexpr int kColumnBytes = kTileBytes<kD, kColumns>;
   static constexpr int kBytes = kQueryBytes + 4 * kColumnBytes;
 };
-
-/// Largest raw score of each row so far, and this lane's part of the sum of exp(scale (score - largest)).
-template <int kM>
-struct OnlineSoftmax {
-  float max[kM][2];
-  float sum[kM][2];
-
-  __device__ OnlineSoftmax() {
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        max[m][half] = -INFINITY;
-        sum[m][half] = 0;
-      }
-  }
-
-  /// Scores become probabilities over the new largest; `out` shrinks with it.
-  template <int kN, int kOut>
-  __device__ __forceinline__ void take(float (&scores)[kM][kN][4], float (&out)[kM][kOut][4], float scale) {
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float before = max[m][half];
-        float now = before;
-#pragma unroll
-        for (int n = 0; n < kN; ++n) now = fmaxf(now, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
-        now = fmaxf(now, __shfl_xor_sync(~0U, now, 1));
-        now = fmaxf(now, __shfl_xor_sync(~0U, now, 2));
-        const float offset = now == -INFINITY ? 0.0F : now * scale;  // a row that has met nothing yet
-        const float shrink = exp2_fast(before * scale - offset);
-        float total = 0;
-#pragma unroll
-        for (int n = 0; n < kN; ++n)
-#pragma unroll
-          for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            scores[m][n][i] = exp2_fast(fmaf(scores[m][n][i], scale, -offset));
-            total += scores[m][n][i];
-          }
-        max[m][half] = now;
-        sum[m][half] = fmaf(sum[m][half], shrink, total);
-        if (__all_sync(~0U, shrink == 1.0F)) continue;
-#pragma unroll
-        for (int n = 0; n < kOut; ++n) {
-          out[m][n][2 * half] *= shrink;
-          out[m][n][2 * half + 1] *= shrink;
-        }
-      }
-  }
-
-  /// Sums of whole rows.
-  __device__ __forceinline__ void finish() {
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        sum[m][half] += __shfl_xor_sync(~0U, sum[m][half], 1);
-        sum[m][half] += __shfl_xor_sync(~0U, sum[m][half], 2);
-      }
-  }
-};
-
-/// -inf where a row does not meet a column; `row` is the warp's first, `first` the first column.
-template <int kM, int kN>
-__device__ __forceinline__ void mask_scores(float (&scores)[kM][kN][4], const Range* row, int first) {
-  const int lane = device::lane_index();
-#pragma unroll
-  for (int m = 0; m < kM; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const Range range = row[m * 16 + half * 8 + lane / 4];
-#pragma unroll
-      for (int n = 0; n < kN; ++n)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int column = first + n * 8 + lane % 4 * 2 + i;
-          if (column < range.begin || column >= range.end) scores[m][n][2 * half + i] = -INFINITY;
-        }
-    }
-}
-
-template <int kM>
-__device__ __forceinline__ void store_lse(const OnlineSoftmax<kM>& softmax, float scale, float* lse, int first, int end) {
-  const int lane = device::lane_index();
-  if (lane % 4 != 0) return;
-#pragma unroll
-  for (int m = 0; m < kM; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = first + m * 16 + half * 8 + lane / 4;
-      if (row < end) lse[row] = fmaf(softmax.max[m][half], scale, logf(softmax.sum[m][half]));
-    }
-}
 
 template <class Tile>
 __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const ForwardProblem<Bf16> p) {
@@ -160,7 +64,8 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const ForwardProbl
     float scores[Tile::kM][kN][4];
     multiply_rows<kD>(scores, rows, stage(step) + lane.along);
     if (!ranges.whole(column, Tile::kColumns)) mask_scores(scores, ranges.row + warp_row, column);
-    softmax.take(scores, out, scale);
+    softmax.take(scores, scale);
+    softmax.shrink(out);
     add_product<kD>(out, scores, stage(step) + Tile::kColumnBytes + lane.across);
   }
   device::wait<0>();
@@ -168,10 +73,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const ForwardProbl
   softmax.finish();
   store_lse(softmax, p.scale, p.lse + static_cast<int64_t>(head) * tokens, first + warp_row, tokens);
   float factor[Tile::kM][2];
-#pragma unroll
-  for (int m = 0; m < Tile::kM; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) factor[m][half] = softmax.sum[m][half] > 0 ? 1.0F / softmax.sum[m][half] : 0.0F;
+  softmax.inverse(factor);
   store_rows(out, factor, p.out.head(head, dim), p.out.pitch, first + warp_row, tokens, dim);
 }
 
