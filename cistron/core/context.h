@@ -45,10 +45,10 @@ struct Context {
   ParameterAccess* parameters = nullptr;  ///< null: no module may be run
   CUstream_st* stream = nullptr;          ///< on CUDA, the queue that everything runs on; null: the default one
   Precision precision = Precision::kF32;
-  int sm_budget = 0;           ///< multiprocessors a persistent kernel may take; 0: all
-  bool fuse = true;            ///< false: every operation of a Sequential by itself, to compare with
-  dist::Mesh* mesh = nullptr;  ///< the ranks that work on one model together; null: this one alone
-  double headroom = 1.25;      ///< room for what is routed to an expert-parallel rank: this times the mean
+  int sm_budget = 0;                 ///< multiprocessors a persistent kernel may take; 0: all
+  bool fuse = true;                  ///< false: every operation of a Sequential by itself, to compare with
+  const dist::Mesh* mesh = nullptr;  ///< the ranks that work on one model together; null: this one alone
+  double headroom = 1.25;            ///< room for what is routed to an expert-parallel rank: this times the mean
   /// Called with each module's output and input gradient, in order, where somebody looks for the first bad number; usually empty.
   std::function<void(std::string_view module, const Tensor& value)> observe;
 

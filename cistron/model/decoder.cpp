@@ -39,15 +39,17 @@ ModelConfig validated(ModelConfig config) {
 
 }  // namespace
 
-Decoder::Decoder(const ModelConfig& config, Experts experts)
+Decoder::Decoder(const ModelConfig& config, Experts experts, const dist::MeshShape& mesh, int rank)
     : config_(validated(config)),
       final_norm_({.name = "final_norm", .hidden = config_.hidden, .eps = static_cast<float>(config_.rms_eps)}) {
   const auto std = static_cast<float>(config_.init_std);
   const Shape table{config_.vocabulary, config_.hidden};
   embedding_ = {.name = "embedding", .shape = table, .init_std = std};
   head_ = {.name = "head", .shape = table, .init_std = std};
+  std::optional<dist::Range> held;
+  if (mesh.ep > 1) held = dist::experts_of(config_.experts, mesh.ep, mesh.ep_index(rank));
   for (int64_t i = 0; i < config_.layers; ++i)
-    layers_.push_back(std::make_unique<DecoderLayer>(config_, fmt::format("layers.{}", i), experts));
+    layers_.push_back(std::make_unique<DecoderLayer>(config_, fmt::format("layers.{}", i), experts, held));
 }
 
 Decoder::~Decoder() = default;
@@ -78,6 +80,7 @@ void Decoder::train_step(Context& ctx, const nn::Batch& batch, const StepState& 
   ops::zero(ctx, {.out = stats});
   Tensor x = embed(ctx, batch);
   for (const auto& layer : layers_) x = layer->forward(ctx, x, batch, recompute, saved, stats);
+  if (ctx.mesh != nullptr) ctx.mesh->world().all_reduce(stats).wait();
   ops::add(ctx, {.a = losses.router, .b = stats, .out = losses.router});
 
   const Tensor normed = final_norm_.forward(ctx, x, saved);

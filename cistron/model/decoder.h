@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cistron/core/step_state.h"
+#include "cistron/dist/mesh.h"
 #include "cistron/model/config.h"
 #include "cistron/nn/batch.h"
 #include "cistron/nn/rms_norm.h"
@@ -39,7 +40,10 @@ RouterSummary summarise_router(const Tensor& router_stats, int64_t experts);
 
 class Decoder {
  public:
-  explicit Decoder(const ModelConfig& config, Experts experts = Experts::kGrouped);
+  /// The whole model, or what rank `rank` of a mesh holds of it: its part of the experts, and everything else. Throws as
+  /// `dist::experts_of`.
+  explicit Decoder(const ModelConfig& config, Experts experts = Experts::kGrouped, const dist::MeshShape& mesh = {},
+                   int rank = 0);
   ~Decoder();
   Decoder(const Decoder&) = delete;  // parameters are known by their addresses
   Decoder& operator=(const Decoder&) = delete;
@@ -51,7 +55,8 @@ class Decoder {
   /// One micro-batch of training: adds to `losses`, and to the gradient of
   ///   state.loss_scale x cross_entropy + router_scale x (aux_loss x balance + z_loss x z)
   /// where router_scale is this micro-batch's share of the step. The routing statistics behind the auxiliary
-  /// losses are this micro-batch's own.
+  /// losses are this micro-batch's own. On a mesh, `batch` is this rank's part of the micro-batch, maybe empty; `losses.router`
+  /// gets the whole micro-batch's sums, and the rest (cross_entropy, gradients) this rank's part of what is to be added up.
   void train_step(Context& ctx, const nn::Batch& batch, const StepState& state, Losses& losses, Recompute recompute,
                   float router_scale = 1.0F);
   /// Forward only: writes nll [T] f32 (0 where there is no label) and adds to `losses`.

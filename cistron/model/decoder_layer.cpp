@@ -15,14 +15,16 @@ nn::SelfAttention::Options attention_options(const ModelConfig& c, const std::st
           .init_std = static_cast<float>(c.init_std)};
 }
 
-nn::MoeBlock::Options moe_options(const ModelConfig& c, const std::string& name, Experts experts) {
+nn::MoeBlock::Options moe_options(const ModelConfig& c, const std::string& name, Experts experts,
+                                  const std::optional<dist::Range>& held) {
   return {.name = name,
           .hidden = c.hidden,
           .intermediate = c.intermediate,
           .experts = c.experts,
           .top_k = c.top_k,
           .loop = experts == Experts::kLoop,
-          .init_std = static_cast<float>(c.init_std)};
+          .init_std = static_cast<float>(c.init_std),
+          .held = held};
 }
 
 Tensor sum(Context& ctx, const Tensor& a, const Tensor& b) {
@@ -33,11 +35,11 @@ Tensor sum(Context& ctx, const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-DecoderLayer::DecoderLayer(const ModelConfig& c, const std::string& name, Experts experts)
+DecoderLayer::DecoderLayer(const ModelConfig& c, const std::string& name, Experts experts, const std::optional<dist::Range>& held)
     : attention_norm_({.name = name + ".attention_norm", .hidden = c.hidden, .eps = static_cast<float>(c.rms_eps)}),
       moe_norm_({.name = name + ".moe_norm", .hidden = c.hidden, .eps = static_cast<float>(c.rms_eps)}),
       attention_(attention_options(c, name + ".attention")),
-      moe_(moe_options(c, name + ".moe", experts)) {}
+      moe_(moe_options(c, name + ".moe", experts, held)) {}
 
 Tensor DecoderLayer::attention_forward(Context& ctx, const Tensor& x, const nn::Batch& batch, nn::Saved& saved) const {
   const Tensor normed = attention_norm_.forward(ctx, x, saved);

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 
 #include "cistron/model/config.h"
@@ -12,7 +13,8 @@ namespace cistron::model {
 /// h = x + attention(norm(x));  y = h + moe(norm(h)). T tokens, H hidden.
 class DecoderLayer {
  public:
-  DecoderLayer(const ModelConfig& config, const std::string& name, Experts experts);
+  DecoderLayer(const ModelConfig& config, const std::string& name, Experts experts,
+               const std::optional<dist::Range>& held = std::nullopt);
 
   /// x [T, H] to y [T, H]; what backward needs, by the recompute policy, goes to `saved`. `router_stats` may be undefined.
   Tensor forward(Context& ctx, const Tensor& x, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,

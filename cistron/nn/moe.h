@@ -1,6 +1,8 @@
 #pragma once
+#include <optional>
 #include <string>
 
+#include "cistron/dist/expert_exchange.h"
 #include "cistron/nn/expert_loop.h"
 #include "cistron/nn/router.h"
 #include "cistron/nn/sequential.h"
@@ -8,6 +10,8 @@
 namespace cistron::nn {
 
 /// A mixture of SwiGLU experts: router, then the experts by one grouped product each or (the baseline) by a loop over experts.
+/// Where the context's mesh spreads the experts over ranks, each rank routes its own tokens, and the experts here work on the
+/// tokens of all ranks that chose them (dist/expert_exchange.h).
 class MoeBlock {
  public:
   struct Options {
@@ -18,6 +22,7 @@ class MoeBlock {
     int64_t top_k = 0;
     bool loop = false;
     float init_std = 0.02F;
+    std::optional<dist::Range> held;  // the experts on this rank: those of dist::experts_of; none given: all of them
   };
   explicit MoeBlock(const Options& options);
 
@@ -33,6 +38,13 @@ class MoeBlock {
   [[nodiscard]] const Sequential& experts() const { return grouped_; }
 
  private:
+  [[nodiscard]] bool is_spread(const Context& ctx) const;
+  [[nodiscard]] ops::Groups groups_of(Context& ctx, const Router::Routing& routing, const dist::ExpertRoom& room) const;
+  Tensor experts_forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const;
+  [[nodiscard]] Sequential::Gradients experts_backward(Context& ctx, const Tensor& dy, Saved& saved) const;
+  Tensor forward_spread(Context& ctx, const Tensor& x, const Router::Routing& routing, Saved& saved) const;
+  Sequential::Gradients backward_spread(Context& ctx, const Tensor& dy, Saved& saved) const;
+
   Options options_;
   Router router_;
   Sequential grouped_;  // owns the parameters

@@ -26,7 +26,11 @@ Tensor Combine::backward(Context& ctx, const Tensor& dy, const ops::Groups& grou
 }
 
 GroupedLinear::GroupedLinear(const Options& options)
-    : weight_{.name = options.name, .shape = {options.experts, options.out, options.in}, .init_std = options.init_std} {}
+    : weight_{.name = options.name,
+              .shape = {options.experts, options.out, options.in},
+              .init_std = options.init_std,
+              .begin = options.begin,
+              .count = options.count} {}
 
 Tensor GroupedLinear::forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const {
   Tensor y = ctx.empty({x.dim(0), weight_.shape[1]});
@@ -48,7 +52,7 @@ Tensor GroupedLinear::backward(Context& ctx, const Tensor& dy, const ops::Groups
 }
 
 std::string GroupedLinear::describe() const {
-  return fmt::format("GroupedLinear {} x {} -> {}", weight_.shape[0], weight_.shape[2], weight_.shape[1]);
+  return fmt::format("GroupedLinear {} x {} -> {}", weight_.local_shape()[0], weight_.shape[2], weight_.shape[1]);
 }
 
 Tensor ScaledSwiGlu::forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const {

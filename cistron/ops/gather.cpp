@@ -7,7 +7,7 @@ namespace cistron::ops {
 
 void gather(Context& ctx, const Gather& args) {
   check_groups("gather", args.groups);
-  check_float("gather", "x", args.x, 2);
+  CISTRON_CHECK(args.x.shape().rank() == 2, "[gather] x is {}, wanted [T, H]", to_string(args.x.shape()));
   const int64_t hidden = args.x.dim(1);
   check_tensor("gather", "x", args.x, {args.groups.num_tokens(), hidden}, args.x.dtype());
   check_tensor("gather", "out", args.out, {args.groups.max_rows(), hidden}, args.x.dtype());

@@ -10,7 +10,7 @@
 namespace cistron::ops {
 
 struct Gather {
-  const Tensor& x;  // [T, H]
+  const Tensor& x;  // [T, H] of any dtype
   const Groups& groups;
   const Tensor& out;  // [R, H]
 };

@@ -13,7 +13,11 @@ int64_t max_routed_rows(int64_t tokens, int64_t top_k, int64_t experts, int64_t 
 }
 
 Groups empty_groups(const Context& ctx, int64_t tokens, int64_t top_k, int64_t experts) {
-  const int64_t rows = max_routed_rows(tokens, top_k, experts, row_alignment(ctx));
+  return empty_groups(ctx, tokens, top_k, experts, checked_mul(tokens, top_k));
+}
+
+Groups empty_groups(const Context& ctx, int64_t tokens, int64_t top_k, int64_t experts, int64_t choices) {
+  const int64_t rows = max_routed_rows(choices, 1, experts, row_alignment(ctx));
   return {.starts = ctx.empty({experts + 1}, DType::kI32),
           .counts = ctx.empty({experts}, DType::kI32),
           .source_row = ctx.empty({rows}, DType::kI32),

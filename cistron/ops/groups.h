@@ -26,8 +26,10 @@ int64_t row_alignment(const Context& ctx);
 /// The most rows that T tokens with k experts each can need: T k + E (alignment - 1), rounded up to the alignment.
 int64_t max_routed_rows(int64_t tokens, int64_t top_k, int64_t experts, int64_t alignment);
 
-/// Uninitialised `Groups` of these sizes from the context's arena.
+/// Uninitialised `Groups` of these sizes from the context's arena, with room for the most rows that there can be...
 Groups empty_groups(const Context& ctx, int64_t tokens, int64_t top_k, int64_t experts);
+/// ... or for `choices` choices of these experts in all.
+Groups empty_groups(const Context& ctx, int64_t tokens, int64_t top_k, int64_t experts, int64_t choices);
 
 /// Throws, tagged with `op`, unless the members fit each other.
 void check_groups(const char* op, const Groups& groups);
