@@ -30,15 +30,21 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
+/// Four 8 x 8 blocks of bf16 to a swizzled piece: 16 rows by chunks i and i + 1.
+__device__ __forceinline__ void store_blocks(uint32_t piece, int i, int lane, const uint32_t* v) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   chunk_address(piece, lane % 16, i + lane / 16)),
+               "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+               : "memory");
+}
+
 struct StoreBf16 {
   static constexpr int kColumns = 64;
   __device__ static __forceinline__ void write(uint32_t staging, const float* d, int lane) {
 #pragma unroll
     for (int i = 0; i < kColumns / 8; i += 2, d += 8) {
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                       chunk_address(staging, lane % 16, i + lane / 16)),
-                   "r"(pack_bf16(d[0], d[1])), "r"(pack_bf16(d[2], d[3])), "r"(pack_bf16(d[4], d[5])), "r"(pack_bf16(d[6], d[7]))
-                   : "memory");
+      const uint32_t pairs[4] = {pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3]), pack_bf16(d[4], d[5]), pack_bf16(d[6], d[7])};
+      store_blocks(staging, i, lane, pairs);
     }
   }
   __device__ static __forceinline__ void store(const CUtensorMap* map, device::BoxStart at, uint32_t staging) {
@@ -73,18 +79,18 @@ struct AddF32 : StoreF32 {
 };
 
 /// Piece `number` of what this warp stores, through its kBuffers pieces of shared memory in turn.
-template <class Epilogue, int kBuffers>
+template <class Format, int kBuffers, class Value>
 __device__ __forceinline__ void store_piece(const CUtensorMap* map, device::BoxStart at, uint32_t staging, int number,
-                                            const float* values) {
+                                            const Value* values) {
   const int lane = device::lane_index();
   const uint32_t buffer = staging + number % kBuffers * kPieceBytes;
   if (lane == 0) device::wait_stores_read<kBuffers - 1>();
   __syncwarp();
-  Epilogue::write(buffer, values, lane);
+  Format::write(buffer, values, lane);
   device::fence_async_proxy();
   __syncwarp();
   if (lane == 0) {
-    Epilogue::store(map, at, buffer);
+    Format::store(map, at, buffer);
     device::commit_stores();
   }
 }

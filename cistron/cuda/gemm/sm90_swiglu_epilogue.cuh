@@ -8,23 +8,51 @@
 
 namespace cistron::cuda::sm90 {
 
-__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
-__device__ __forceinline__ float round_bf16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
+/// 1 / (1 + 2^(-x log2 e)), to 2 ulp or so; subnormals count as zeros.
+__device__ __forceinline__ float sigmoid(float x) {
+  float power, result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.44269504F));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0F + power));
+  return result;
+}
 
-/// A thread's two rows of a tile: register pairs alternate between them. Rows past the expert's last one give zeros.
+__device__ __forceinline__ float low(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000U); }
+
+/// A thread's two rows of a tile: pairs of registers alternate between them. Rows past the expert's last one give zeros.
 struct ThreadRows {
   int first;  // the warp's
-  bool counts[2];
+  uint32_t mask[2];
   float weight[2];
 
   __device__ ThreadRows(const Tile& tile, const float* weights) : first(tile.row + device::warp_index() * kPieceRows) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      counts[half] = at(half) < tile.row + tile.rows;
-      weight[half] = counts[half] ? __ldg(weights + at(half)) : 0.0F;
+      const bool counts = at(half) < tile.row + tile.rows;
+      mask[half] = counts ? ~0U : 0U;
+      weight[half] = counts ? __ldg(weights + at(half)) : 0.0F;
     }
   }
   [[nodiscard]] __device__ int at(int half) const { return first + device::lane_index() / 4 + 8 * half; }
+};
+
+/// Four 8 x 8 blocks of bf16 between registers and a swizzled piece: 16 rows by chunks i and i + 1.
+__device__ __forceinline__ void load_blocks(uint32_t* v, uint32_t piece, int i, int lane) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(chunk_address(piece, lane % 16, i + lane / 16))
+               : "memory");
+}
+
+/// Pairs of bf16 as an epilogue's format: a piece in 16 registers.
+struct StorePairs {
+  __device__ static __forceinline__ void write(uint32_t staging, const uint32_t* pairs, int lane) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 2, pairs += 4) store_blocks(staging, i, lane, pairs);
+  }
+  __device__ static __forceinline__ void store(const CUtensorMap* map, device::BoxStart at, uint32_t staging) {
+    device::store_box(map, at, staging);
+  }
 };
 
 /// gate_up = d, act = silu(gate) up weight. Columns [0, 128) of the tile are gate, the others the same columns of up.
@@ -46,35 +74,31 @@ struct SwigluForward {
     const ThreadRows rows(tile, args.weight);
 #pragma unroll
     for (int piece = 0; piece < 2; ++piece) {
-      const float *gate = d + 32 * piece, *up = gate + 64;
-      float act[32];
+      uint32_t gate[16], up[16];
+      const device::BoxStart at{tile.column + 64 * piece, rows.first, 0};
+      pack(gate, d + 32 * piece);
+      store_piece<StorePairs, kBuffers>(&args.gate_up, at, staging, 3 * piece, gate);
+      pack(up, d + 32 * piece + 64);
+      store_piece<StorePairs, kBuffers>(&args.gate_up, {at.column, at.row, 1}, staging, 3 * piece + 1, up);
+      activate(rows, gate, up);
+      store_piece<StorePairs, kBuffers>(&args.act, at, staging, 3 * piece + 2, up);
+    }
+  }
+
+  __device__ static __forceinline__ void pack(uint32_t (&pairs)[16], const float* values) {
 #pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int half = i / 2 % 2;
-        const float g = round_bf16(gate[i]), u = round_bf16(up[i]);
-        act[i] = rows.counts[half] ? g * sigmoid(g) * u * rows.weight[half] : 0.0F;
-      }
-      const int column = tile.column + 64 * piece;
-      store_piece<StoreBf16, kBuffers>(&args.gate_up, {column, rows.first, 0}, staging, 3 * piece, gate);
-      store_piece<StoreBf16, kBuffers>(&args.gate_up, {column, rows.first, 1}, staging, 3 * piece + 1, up);
-      store_piece<StoreBf16, kBuffers>(&args.act, {column, rows.first, 0}, staging, 3 * piece + 2, act);
+    for (int j = 0; j < 16; ++j) pairs[j] = pack_bf16(values[2 * j], values[2 * j + 1]);
+  }
+
+  /// Takes the place of up.
+  __device__ static __forceinline__ void activate(const ThreadRows& rows, const uint32_t (&gate)[16], uint32_t (&up)[16]) {
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      const float x = low(gate[j]), y = high(gate[j]), weight = rows.weight[j % 2];
+      up[j] = rows.mask[j % 2] & pack_bf16(x * sigmoid(x) * low(up[j]) * weight, y * sigmoid(y) * high(up[j]) * weight);
     }
   }
 };
-
-/// Four 8 x 8 blocks of bf16 between registers and a swizzled piece, as StoreBf16 lays them: 16 rows by chunks i and i + 1.
-__device__ __forceinline__ void load_blocks(uint32_t (&v)[4], uint32_t piece, int i, int lane) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
-               : "r"(chunk_address(piece, lane % 16, i + lane / 16))
-               : "memory");
-}
-__device__ __forceinline__ void store_blocks(uint32_t piece, int i, int lane, const uint32_t (&v)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                   chunk_address(piece, lane % 16, i + lane / 16)),
-               "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
-               : "memory");
-}
 
 /// From d and the saved gate and up: their gradients, the activation again, and this tile's part of the weight's gradient. The
 /// pieces of gate and up come while the products run; their gradients take their places in shared memory.
@@ -94,19 +118,21 @@ struct SwigluBackward {
   /// By one lane.
   __device__ static void init(uint32_t barriers) {
     for (int i = 0; i < kBarriers; ++i) device::barrier_init(barriers + 8 * i, 1);
+    device::fence_barrier_init();
   }
-  __device__ static void load(const Args& args, const Tile& tile, int piece, uint32_t staging, uint32_t barriers) {
-    const int slot = piece % 2, row = tile.row + device::warp_index() * kPieceRows, column = tile.column + 64 * piece;
+  __device__ static void load(const Args& args, const Tile& tile, int row, int piece, uint32_t staging, uint32_t barriers) {
+    const int slot = piece % 2, column = tile.column + 64 * piece;
     const uint32_t barrier = barriers + 8 * slot, gate = staging + 2 * slot * kPieceBytes;
     device::barrier_expect(barrier, 2 * kPieceBytes);
     device::load_box(gate, &args.gate_up, {column, row, 0}, barrier);
     device::load_box(gate + kPieceBytes, &args.gate_up, {column, row, 1}, barrier);
   }
   __device__ static void begin(const Args& args, const Tile& tile, uint32_t staging, uint32_t barriers) {
+    const int row = tile.row + device::warp_index() * kPieceRows;
     if (device::lane_index() != 0) return;
     device::wait_stores_read<0>();
-    load(args, tile, 0, staging, barriers);
-    load(args, tile, 1, staging, barriers);
+    load(args, tile, row, 0, staging, barriers);
+    load(args, tile, row, 1, staging, barriers);
   }
 
   __device__ static __forceinline__ void finish(const Args& args, const Tile& tile, uint32_t staging, uint32_t barriers,
@@ -120,7 +146,7 @@ struct SwigluBackward {
       const uint32_t gate = staging + piece % 2 * 2 * kPieceBytes;
       device::barrier_wait(barriers + 8 * (piece % 2), piece / 2);
       if (lane == 0) device::wait_stores_read<0>();  // the last piece's
-      if (lane == 0 && piece > 0 && piece + 1 < kPieces) load(args, tile, piece + 1, staging, barriers);
+      if (lane == 0 && piece > 0 && piece + 1 < kPieces) load(args, tile, rows.first, piece + 1, staging, barriers);
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < 8; i += 2) differentiate(rows, d + 32 * piece + 4 * i, gate, act, i, lane, dweight);
@@ -146,21 +172,19 @@ struct SwigluBackward {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int half = j % 2;
-      const float2 gates = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(g[j]));
-      const float2 ups = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(u[j]));
       float dg[2], du[2], y[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const float x = k == 0 ? gates.x : gates.y, up = k == 0 ? ups.x : ups.y;
-        const float sig = sigmoid(x), silu = x * sig, dw = d[2 * j + k] * rows.weight[half];
-        dg[k] = dw * up * (sig * (1.0F + x * (1.0F - sig)));
-        du[k] = dw * silu;
-        y[k] = silu * up;
-        if (rows.counts[half]) dweight[half] += d[2 * j + k] * y[k];
+        const float x = k == 0 ? low(g[j]) : high(g[j]), up = k == 0 ? low(u[j]) : high(u[j]), dy = d[2 * j + k];
+        const float sig = sigmoid(x), silu = x * sig, weighted = dy * rows.weight[half];
+        dg[k] = weighted * up * (sig + silu * (1.0F - sig));
+        du[k] = weighted * silu;
+        dweight[half] += dy * silu * up;
+        y[k] = silu * up * rows.weight[half];
       }
-      g[j] = rows.counts[half] ? pack_bf16(dg[0], dg[1]) : 0;
-      u[j] = rows.counts[half] ? pack_bf16(du[0], du[1]) : 0;
-      a[j] = rows.counts[half] ? pack_bf16(y[0] * rows.weight[half], y[1] * rows.weight[half]) : 0;
+      g[j] = rows.mask[half] & pack_bf16(dg[0], dg[1]);
+      u[j] = rows.mask[half] & pack_bf16(du[0], du[1]);
+      a[j] = rows.mask[half] & pack_bf16(y[0], y[1]);
     }
     store_blocks(gate, i, lane, g);
     store_blocks(gate + kPieceBytes, i, lane, u);
@@ -174,7 +198,7 @@ struct SwigluBackward {
     for (int half = 0; half < 2; ++half) {
       float sum = dweight[half] + __shfl_xor_sync(~0U, dweight[half], 1);
       sum += __shfl_xor_sync(~0U, sum, 2);
-      if (device::lane_index() % 4 == 0 && rows.counts[half])
+      if (device::lane_index() % 4 == 0 && rows.mask[half] != 0)
         args.partials[tile.column / kTileColumns * static_cast<int64_t>(args.rows) + rows.at(half)] = sum;
     }
   }
