@@ -5,74 +5,24 @@
 #include <limits>
 #include <set>
 
-#include "cistron/cpu/ref/router.h"
-#include "tests/ops/routing_support.h"
+#include "tests/ops/router_support.h"
 
 namespace cistron {
 namespace {
 
 using cpu::ref::Matrix;
+using test::choices, test::route, test::Routed, test::RouterCase;
 using test::error_of, test::poisoned, test::random_tensor, test::same_bits, test::to_double, test::to_matrix, test::within;
 using testing::HasSubstr;
 
-constexpr double kU = 0x1p-24;
-
-struct Case {
-  int64_t tokens, top_k, experts;
-  double scale = 1.0;  // of the logits
-};
-constexpr Case kCases[] = {{1, 1, 1},  {1, 2, 8},    {50, 4, 4}, {300, 2, 8, 5.0},
-                           {37, 1, 5}, {257, 8, 65}, {0, 1, 2},  {9, 2, 17, 60.0}};
-
-struct Routed {
-  Tensor probs, lse, experts, weights;
-  Routed(const Context& ctx, int64_t tokens, int64_t top_k, int64_t num_experts)
-      : probs(poisoned(ctx, {tokens, num_experts}, DType::kF32)),
-        lse(poisoned(ctx, {tokens}, DType::kF32)),
-        experts(poisoned(ctx, {tokens, top_k}, DType::kI32)),
-        weights(poisoned(ctx, {tokens, top_k}, DType::kF32)) {}
-};
-
-Routed route(Context& ctx, const Tensor& logits, int64_t top_k) {
-  Routed r(ctx, logits.dim(0), top_k, logits.dim(1));
-  ops::router_forward(ctx, {logits, r.probs, r.lse, r.experts, r.weights});
-  return r;
-}
-
-Matrix<int32_t> choices(const Tensor& experts) { return {experts.dim(0), experts.dim(1), test::ints(experts)}; }
-
-/// Relative error of p[t, e]: rounding of the exponent (up to the logits' spread), exp to 4 u, E additions, a quotient.
-double relative(const Matrix<double>& logits, int64_t t) {
-  const auto begin = logits.data.begin() + t * logits.cols;
-  const auto [low, high] = std::minmax_element(begin, begin + logits.cols);
-  return (*high - *low + 2.0 * static_cast<double>(logits.cols) + 8) * kU;
-}
-
 TEST(Router, ForwardMatchesTheReference) {
   test::CpuContext ctx(2);
-  for (const auto& [tokens, top_k, experts, scale] : kCases) {
+  for (const auto& [tokens, top_k, experts, scale] : test::router_cases()) {
     const Tensor logits = random_tensor(ctx, {tokens, experts}, DType::kF32, 1, scale);
-    const auto exact = to_matrix(logits);
     const Routed got = route(ctx, logits, top_k);
-    EXPECT_EQ(test::ints(got.experts), cpu::ref::top_k(to_matrix(got.probs), top_k).data);
-    std::vector<double> lse, lse_bound, p_bound, w_bound;
-    const auto probs = cpu::ref::router_probs(exact, &lse);
-    const auto weights = cpu::ref::routing_weights(probs, choices(got.experts));
-    for (int64_t t = 0; t < tokens; ++t) {
-      const double rel = relative(exact, t);
-      for (int64_t e = 0; e < experts; ++e) p_bound.push_back(rel * probs(t, e) + 0x1p-126);
-      for (int64_t j = 0; j < top_k; ++j)
-        w_bound.push_back((2 * rel + static_cast<double>(top_k + 1) * kU) * weights(t, j) + 0x1p-126);
-      lse_bound.push_back(rel + 2 * kU * (std::log(static_cast<double>(experts)) + std::abs(lse[static_cast<size_t>(t)])));
-    }
-    EXPECT_TRUE(within(got.probs, probs.data, p_bound));
-    EXPECT_TRUE(within(got.weights, weights.data, w_bound));
-    EXPECT_TRUE(within(got.lse, lse, lse_bound));
-    if (tokens == 0 || top_k == experts || scale > 10) continue;  // the chosen ones are all there is
-    auto unnormalised = weights;                                  // control
-    for (int64_t t = 0; t < tokens; ++t)
-      for (int64_t j = 0; j < top_k; ++j) unnormalised(t, j) = probs(t, choices(got.experts)(t, j));
-    EXPECT_FALSE(within(got.weights, unnormalised.data, w_bound));
+    EXPECT_TRUE(test::forward_within(got, logits));
+    if (tokens == 0 || top_k == experts || scale > 10) continue;            // the chosen ones are all there is
+    EXPECT_FALSE(test::forward_within(got, logits, /*normalised=*/false));  // control
   }
 }
 
@@ -126,27 +76,11 @@ TEST(Router, NaNAndInfinityStillGiveDistinctExperts) {
   }
 }
 
-/// stats of one layer, from the definition.
-std::vector<double> stats_of(const Matrix<double>& probs, const std::vector<double>& lse, const Matrix<int32_t>& experts) {
-  const auto num = static_cast<size_t>(probs.cols);
-  std::vector<double> stats(2 * num + 3, 0.0);
-  for (int32_t e : experts.data) stats[static_cast<size_t>(e)] += 1;
-  for (int64_t t = 0; t < probs.rows; ++t) {
-    for (int64_t e = 0; e < probs.cols; ++e) {
-      stats[num + static_cast<size_t>(e)] += probs(t, e);
-      if (probs(t, e) > 0) stats[2 * num + 1] -= probs(t, e) * std::log(probs(t, e));
-    }
-    stats[2 * num] += lse[static_cast<size_t>(t)] * lse[static_cast<size_t>(t)];
-    stats[2 * num + 2] += 1;
-  }
-  return stats;
-}
-
 TEST(Router, StatsAddUp) {
   test::CpuContext ctx(2);
-  for (const auto& [tokens, top_k, experts, scale] : kCases) {
+  for (const auto& [tokens, top_k, experts, scale] : test::router_cases()) {
     const Routed r = route(ctx, random_tensor(ctx, {tokens, experts}, DType::kF32, 5, scale), top_k);
-    auto want = stats_of(to_matrix(r.probs), to_double(r.lse), choices(r.experts));
+    auto want = test::stats_of(to_matrix(r.probs), to_double(r.lse), choices(r.experts));
     const Tensor stats = test::tensor_of(ctx, {2 * experts + 3}, DType::kF64, std::vector<double>(want.size(), 1.0));
     ops::router_stats(ctx, {r.probs, r.lse, r.experts, stats});
     std::vector<double> bound;
@@ -154,78 +88,18 @@ TEST(Router, StatsAddUp) {
       x += 1;
       bound.push_back(x * static_cast<double>(tokens + 1) * 0x1p-52);
     }
-    bound[bound.size() - 2] += 2 * kU * want[want.size() - 2];  // logarithms in f32
+    bound[bound.size() - 2] += 0x1p-23 * want[want.size() - 2];  // logarithms in f32
     EXPECT_TRUE(within(stats, want, bound));
     want[0] += 1;
     EXPECT_FALSE(within(stats, want, bound));
   }
 }
 
-/// A routing with upstream gradients, for the backward.
-struct BackwardCase {
-  Tensor logits;
-  Routed routed;
-  Tensor upstream, stats;  // of the weights
-  Matrix<double> dweights;
-  cpu::ref::RouterLosses<double> losses;
-
-  BackwardCase(Context& ctx, const Case& c, float aux, float z)
-      : logits(random_tensor(ctx, {c.tokens, c.experts}, DType::kF32, 6, c.scale)),
-        routed(route(ctx, logits, c.top_k)),
-        upstream(random_tensor(ctx, {c.tokens, c.top_k}, DType::kF32, 7)),
-        dweights(to_matrix(upstream)) {
-    // a batch of several layers: more choices and routings than this layer's
-    auto sums = to_double(random_tensor(ctx, {2 * c.experts + 3}, DType::kF64, 8));
-    for (double& x : sums) x = std::floor(100 * std::abs(x));
-    sums.back() = static_cast<double>(3 * c.tokens + 1);
-    stats = test::tensor_of(ctx, {2 * c.experts + 3}, DType::kF64, sums);
-    losses = {{sums.begin(), sums.begin() + c.experts}, sums.back(), aux, z};
-  }
-  [[nodiscard]] Tensor run(Context& ctx) const {
-    const Tensor dlogits = poisoned(ctx, logits.shape(), DType::kF32);
-    ops::router_backward(ctx, {.probs = routed.probs,
-                               .lse = routed.lse,
-                               .experts = routed.experts,
-                               .weights = routed.weights,
-                               .dweights = upstream,
-                               .stats = stats,
-                               .aux_coefficient = static_cast<float>(losses.aux_coefficient),
-                               .z_coefficient = static_cast<float>(losses.z_coefficient),
-                               .dlogits = dlogits});
-    return dlogits;
-  }
-  /// The sums of magnitudes that each gradient is made of, times the relative error of probabilities and of a few operations.
-  [[nodiscard]] std::vector<double> bound() const {
-    std::vector<double> lse, bound;
-    const auto exact = to_matrix(logits);
-    const auto probs = cpu::ref::router_probs(exact, &lse);
-    const auto weights = cpu::ref::routing_weights(probs, choices(routed.experts));
-    for (int64_t t = 0; t < probs.rows; ++t) {
-      const double rel = 4 * relative(exact, t) + static_cast<double>(probs.cols) * kU;
-      double mean = 0, dot = 0;
-      const auto aux = [&](int64_t e) {
-        return losses.aux_coefficient * static_cast<double>(probs.cols) * losses.choices[static_cast<size_t>(e)] /
-               (losses.routings * losses.routings);
-      };
-      for (int64_t e = 0; e < probs.cols; ++e) mean += probs(t, e) * aux(e);
-      for (int64_t j = 0; j < weights.cols; ++j) dot += weights(t, j) * std::abs(dweights(t, j));
-      const double dlse = 2 * losses.z_coefficient * (std::abs(lse[static_cast<size_t>(t)]) + 1) / losses.routings;
-      const double oracle = 0x1p-50 * dot;  // the reference's own sums cancel in f64
-      for (int64_t e = 0; e < probs.cols; ++e)
-        bound.push_back(rel * probs(t, e) * (aux(e) + mean + dlse) + oracle * probs(t, e) + 0x1p-126);
-      for (int64_t j = 0; j < weights.cols; ++j)
-        bound[static_cast<size_t>(t * probs.cols + choices(routed.experts)(t, j))] +=
-            rel * weights(t, j) * (std::abs(dweights(t, j)) + dot) + oracle;
-    }
-    return bound;
-  }
-};
-
 TEST(Router, BackwardMatchesTheReference) {
   test::CpuContext ctx(2);
-  for (const Case& c : kCases)
+  for (const RouterCase& c : test::router_cases())
     for (const auto& [aux, z] : {std::pair(0.0F, 0.0F), std::pair(0.5F, 0.0F), std::pair(0.0F, 0.1F), std::pair(0.02F, 0.001F)}) {
-      const BackwardCase b(ctx, c, aux, z);
+      const test::RouterBackwardCase b(ctx, c, aux, z);
       const auto want = cpu::ref::router_backward(to_matrix(b.logits), choices(b.routed.experts), b.dweights, b.losses);
       EXPECT_TRUE(within(b.run(ctx), want.data, b.bound()));
     }
@@ -233,7 +107,7 @@ TEST(Router, BackwardMatchesTheReference) {
 
 TEST(Router, BackwardMissesNoTerm) {
   test::CpuContext ctx;
-  const BackwardCase b(ctx, {50, 2, 8}, 0.5F, 0.1F);
+  const test::RouterBackwardCase b(ctx, {50, 2, 8}, 0.5F, 0.1F);
   const auto wrong = [&](auto change) {
     auto losses = b.losses;
     auto dweights = b.dweights;
@@ -250,8 +124,8 @@ TEST(Router, BackwardMissesNoTerm) {
 // The objective itself, in f64: what the backward must be the gradient of.
 TEST(Router, ReferenceGradientAgreesWithFiniteDifferences) {
   test::CpuContext ctx;
-  for (const Case& c : {Case{6, 2, 5}, Case{3, 4, 4}, Case{4, 1, 3}, Case{2, 1, 1}}) {
-    const BackwardCase b(ctx, c, 0.7F, 0.2F);
+  for (const RouterCase& c : {RouterCase{6, 2, 5}, RouterCase{3, 4, 4}, RouterCase{4, 1, 3}, RouterCase{2, 1, 1}}) {
+    const test::RouterBackwardCase b(ctx, c, 0.7F, 0.2F);
     const auto experts = choices(b.routed.experts);
     const auto objective = [&](const std::vector<double>& values) {
       std::vector<double> lse;
@@ -292,7 +166,7 @@ TEST(Router, LoadBalancingLossIsHuggingFaces) {
 
 TEST(Router, SameBitsForAnyThreads) {
   EXPECT_TRUE(test::same_for_any_threads([](Context& ctx) {
-    const BackwardCase b(ctx, {3000, 2, 8}, 0.02F, 0.001F);
+    const test::RouterBackwardCase b(ctx, {3000, 2, 8}, 0.02F, 0.001F);
     const Tensor stats = test::tensor_of(ctx, {19}, DType::kF64, std::vector<double>(19, 0.25));
     ops::router_stats(ctx, {b.routed.probs, b.routed.lse, b.routed.experts, stats});
     return std::vector{b.routed.probs, b.routed.lse, b.routed.experts, b.routed.weights, stats, b.run(ctx)};
