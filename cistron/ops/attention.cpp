@@ -58,7 +58,7 @@ void rope(Context& ctx, const Rope& args) {
   check_qkv(kOp, args.qkv, args.shape);
   check_tensor(kOp, "positions", args.positions, {args.qkv.dim(0)}, DType::kI32);
   CISTRON_CHECK(args.shape.head_dim % 2 == 0, "[{}] rotates pairs: head_dim {} is odd", kOp, args.shape.head_dim);
-  dispatch(kOp, ctx, args, cpu::rope);
+  dispatch(kOp, ctx, args, cpu::rope, cuda::rope);
 }
 
 }  // namespace cistron::ops

@@ -67,4 +67,5 @@ void rope(Context& ctx, const ops::Rope& args);
 namespace cistron::cuda {
 void attention_forward(Context& ctx, const ops::AttentionForward& args);
 void attention_backward(Context& ctx, const ops::AttentionBackward& args);
+void rope(Context& ctx, const ops::Rope& args);
 }  // namespace cistron::cuda

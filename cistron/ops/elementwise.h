@@ -49,3 +49,11 @@ void zero(Context& ctx, const ops::Zero& args);
 void clamp(Context& ctx, const ops::Clamp& args);
 void clamp_backward(Context& ctx, const ops::ClampBackward& args);
 }  // namespace cistron::cpu
+
+namespace cistron::cuda {
+void cast(Context& ctx, const ops::Cast& args);
+void add(Context& ctx, const ops::Add& args);
+void zero(Context& ctx, const ops::Zero& args);
+void clamp(Context& ctx, const ops::Clamp& args);
+void clamp_backward(Context& ctx, const ops::ClampBackward& args);
+}  // namespace cistron::cuda

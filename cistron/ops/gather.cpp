@@ -11,7 +11,7 @@ void gather(Context& ctx, const Gather& args) {
   const int64_t hidden = args.x.dim(1);
   check_tensor("gather", "x", args.x, {args.groups.num_tokens(), hidden}, args.x.dtype());
   check_tensor("gather", "out", args.out, {args.groups.max_rows(), hidden}, args.x.dtype());
-  dispatch("gather", ctx, args, cpu::gather);
+  dispatch("gather", ctx, args, cpu::gather, cuda::gather);
 }
 
 void combine(Context& ctx, const Combine& args) {
@@ -20,14 +20,14 @@ void combine(Context& ctx, const Combine& args) {
   const int64_t hidden = args.x.dim(1);
   check_tensor("combine", "x", args.x, {args.groups.max_rows(), hidden}, args.x.dtype());
   check_tensor("combine", "out", args.out, {args.groups.num_tokens(), hidden}, args.x.dtype());
-  dispatch("combine", ctx, args, cpu::combine);
+  dispatch("combine", ctx, args, cpu::combine, cuda::combine);
 }
 
 void gather_choices(Context& ctx, const GatherChoices& args) {
   check_groups("gather_choices", args.groups);
   check_tensor("gather_choices", "rows", args.rows, {args.groups.max_rows()}, DType::kF32);
   check_tensor("gather_choices", "out", args.out, args.groups.token_rows.shape(), DType::kF32);
-  dispatch("gather_choices", ctx, args, cpu::gather_choices);
+  dispatch("gather_choices", ctx, args, cpu::gather_choices, cuda::gather_choices);
 }
 
 }  // namespace cistron::ops

@@ -38,3 +38,9 @@ void gather(Context& ctx, const ops::Gather& args);
 void combine(Context& ctx, const ops::Combine& args);
 void gather_choices(Context& ctx, const ops::GatherChoices& args);
 }  // namespace cistron::cpu
+
+namespace cistron::cuda {
+void gather(Context& ctx, const ops::Gather& args);
+void combine(Context& ctx, const ops::Combine& args);
+void gather_choices(Context& ctx, const ops::GatherChoices& args);
+}  // namespace cistron::cuda

@@ -3,6 +3,7 @@
 #include "cistron/core/checked.h"
 #include "cistron/ops/check.h"
 #include "cistron/ops/dispatch.h"
+#include "cistron/ops/scratch.h"
 
 namespace cistron::ops {
 
@@ -42,7 +43,9 @@ void build_groups(Context& ctx, const BuildGroups& args) {
   check_tensor("build_groups", "experts", args.experts, groups.token_rows.shape(), DType::kI32);
   check_tensor("build_groups", "weights", args.weights, groups.token_rows.shape(), DType::kF32);
   CISTRON_CHECK(args.first_expert >= 0, "[build_groups] the first expert is {}", args.first_expert);
-  dispatch("build_groups", ctx, args, cpu::build_groups);
+  BuildGroups with_scratch = args;
+  with_scratch.tile_counts = cuda_scratch(ctx, {kSortTiles, groups.num_experts()}, DType::kI32);
+  dispatch("build_groups", ctx, with_scratch, cpu::build_groups, cuda::build_groups);
 }
 
 }  // namespace cistron::ops

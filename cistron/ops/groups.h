@@ -43,6 +43,7 @@ struct BuildGroups {
   const Tensor& weights;  // [T, k] f32
   const Groups& groups;   // written
   int32_t first_expert = 0;
+  Tensor tile_counts = {};  // scratch of the operation's own on CUDA; callers leave it undefined
 };
 void build_groups(Context& ctx, const BuildGroups& args);
 
@@ -51,3 +52,7 @@ void build_groups(Context& ctx, const BuildGroups& args);
 namespace cistron::cpu {
 void build_groups(Context& ctx, const ops::BuildGroups& args);
 }  // namespace cistron::cpu
+
+namespace cistron::cuda {
+void build_groups(Context& ctx, const ops::BuildGroups& args);
+}  // namespace cistron::cuda

@@ -1,26 +1,41 @@
 #include "cistron/ops/optimizer.h"
 
-#include "cistron/core/error.h"
+#include "cistron/core/checked.h"
 #include "cistron/ops/dispatch.h"
+#include "cistron/ops/scratch.h"
 
 namespace cistron::ops {
+
+namespace {
+
+Tensor partial_squares(const Context& ctx, std::span<const Tensor> grads) {
+  int64_t pieces = 0;
+  for (const Tensor& grad : grads) pieces += ceil_div(grad.numel(), kNormPiece);
+  return cuda_scratch(ctx, {pieces}, DType::kF64);
+}
+
+}  // namespace
 
 void grad_norm(Context& ctx, const GradNorm& args) {
   CISTRON_CHECK(args.state != nullptr, "[grad_norm] no state");
   for (const Tensor& grad : args.grads) check_tensor("grad_norm", "grad", grad, grad.shape(), DType::kF32);
-  dispatch("grad_norm", ctx, args, cpu::grad_norm);
+  GradNorm with_scratch = args;
+  with_scratch.partial = partial_squares(ctx, args.grads);
+  dispatch("grad_norm", ctx, with_scratch, cpu::grad_norm, cuda::grad_norm);
 }
 
 void sum_of_squares(Context& ctx, const SumOfSquares& args) {
   check_tensor("sum_of_squares", "out", args.out, {1}, DType::kF64);
   for (const Tensor& grad : args.grads) check_tensor("sum_of_squares", "grad", grad, grad.shape(), DType::kF32);
-  dispatch("sum_of_squares", ctx, args, cpu::sum_of_squares);
+  SumOfSquares with_scratch = args;
+  with_scratch.partial = partial_squares(ctx, args.grads);
+  dispatch("sum_of_squares", ctx, with_scratch, cpu::sum_of_squares, cuda::sum_of_squares);
 }
 
 void norm_of_squares(Context& ctx, const NormOfSquares& args) {
   CISTRON_CHECK(args.state != nullptr, "[norm_of_squares] no state");
   check_tensor("norm_of_squares", "squares", args.squares, {1}, DType::kF64);
-  dispatch("norm_of_squares", ctx, args, cpu::norm_of_squares);
+  dispatch("norm_of_squares", ctx, args, cpu::norm_of_squares, cuda::norm_of_squares);
 }
 
 void adamw(Context& ctx, const AdamW& args) {
@@ -33,7 +48,7 @@ void adamw(Context& ctx, const AdamW& args) {
     check_tensor("adamw", "v", t.v, shape, DType::kF32);
     if (t.working.defined()) check_tensor("adamw", "working", t.working, shape, DType::kBF16);
   }
-  dispatch("adamw", ctx, args, cpu::adamw);
+  dispatch("adamw", ctx, args, cpu::adamw, cuda::adamw);
 }
 
 }  // namespace cistron::ops

@@ -13,9 +13,13 @@
 
 namespace cistron::ops {
 
+/// Elements of a gradient that CUDA sums in one go.
+constexpr int64_t kNormPiece = int64_t{1} << 16;
+
 struct GradNorm {
   std::span<const Tensor> grads;  // f32
-  StepState* state;               // grad_norm, clip_factor, finite are written
+  StepState* state;               // on the device; grad_norm, clip_factor, finite are written
+  Tensor partial = {};            // scratch of the operation's own on CUDA; callers leave it undefined
 };
 void grad_norm(Context& ctx, const GradNorm& args);
 
@@ -23,6 +27,7 @@ void grad_norm(Context& ctx, const GradNorm& args);
 struct SumOfSquares {
   std::span<const Tensor> grads;  // f32
   const Tensor& out;              // [1] f64, written
+  Tensor partial = {};            // as GradNorm's
 };
 void sum_of_squares(Context& ctx, const SumOfSquares& args);
 struct NormOfSquares {
@@ -44,7 +49,7 @@ struct AdamW {
   float beta1 = 0.9F;
   float beta2 = 0.95F;
   float eps = 1e-8F;
-  const StepState* state;
+  const StepState* state;  // on the device
 };
 void adamw(Context& ctx, const AdamW& args);
 
@@ -56,3 +61,10 @@ void sum_of_squares(Context& ctx, const ops::SumOfSquares& args);
 void norm_of_squares(Context& ctx, const ops::NormOfSquares& args);
 void adamw(Context& ctx, const ops::AdamW& args);
 }  // namespace cistron::cpu
+
+namespace cistron::cuda {
+void grad_norm(Context& ctx, const ops::GradNorm& args);
+void sum_of_squares(Context& ctx, const ops::SumOfSquares& args);
+void norm_of_squares(Context& ctx, const ops::NormOfSquares& args);
+void adamw(Context& ctx, const ops::AdamW& args);
+}  // namespace cistron::cuda

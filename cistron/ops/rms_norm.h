@@ -15,6 +15,18 @@ struct RmsNormForward {
 };
 void rms_norm_forward(Context& ctx, const RmsNormForward& args);
 
+/// The residual's sum ahead of the norm, in one pass: sum = a + b in their dtype, out and rstd as above with x = sum.
+struct AddRmsNormForward {
+  const Tensor& a;  // [T, H]
+  const Tensor& b;  // [T, H], a's dtype
+  const Tensor& w;  // [H] f32
+  float eps = 1e-5F;
+  const Tensor& sum;   // [T, H], a's dtype; may alias a or b
+  const Tensor& out;   // [T, H], a's dtype
+  const Tensor& rstd;  // [T] f32
+};
+void add_rms_norm_forward(Context& ctx, const AddRmsNormForward& args);
+
 struct RmsNormBackward {
   const Tensor& dy;            // [T, H]
   const Tensor& x;             // [T, H]
@@ -23,6 +35,7 @@ struct RmsNormBackward {
   const Tensor& dx;            // [T, H]
   bool accumulate_dx = false;  // add to dx: the residual branch is already there
   GradSink dw;                 // [H] f32
+  Tensor partial = {};         // scratch of the operation's own, sums of some rows by H; callers leave it undefined
 };
 void rms_norm_backward(Context& ctx, const RmsNormBackward& args);
 
@@ -30,5 +43,12 @@ void rms_norm_backward(Context& ctx, const RmsNormBackward& args);
 
 namespace cistron::cpu {
 void rms_norm_forward(Context& ctx, const ops::RmsNormForward& args);
+void add_rms_norm_forward(Context& ctx, const ops::AddRmsNormForward& args);
 void rms_norm_backward(Context& ctx, const ops::RmsNormBackward& args);
 }  // namespace cistron::cpu
+
+namespace cistron::cuda {
+void rms_norm_forward(Context& ctx, const ops::RmsNormForward& args);
+void add_rms_norm_forward(Context& ctx, const ops::AddRmsNormForward& args);
+void rms_norm_backward(Context& ctx, const ops::RmsNormBackward& args);
+}  // namespace cistron::cuda

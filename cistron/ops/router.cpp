@@ -3,10 +3,13 @@
 #include "cistron/core/error.h"
 #include "cistron/ops/check.h"
 #include "cistron/ops/dispatch.h"
+#include "cistron/ops/scratch.h"
 
 namespace cistron::ops {
 
 namespace {
+
+constexpr int64_t kPartialStats = 512;  // sums on CUDA, each of some tokens
 
 void check_choices(const char* op, const Tensor& probs, const Tensor& experts) {
   CISTRON_CHECK(probs.shape().rank() == 2 && experts.shape().rank() == 2,
@@ -30,7 +33,7 @@ void router_forward(Context& ctx, const RouterForward& args) {
   check_tensor(kOp, "logits", args.logits, args.probs.shape(), DType::kF32);
   check_tensor(kOp, "lse", args.lse, {args.probs.dim(0)}, DType::kF32);
   check_tensor(kOp, "weights", args.weights, args.experts.shape(), DType::kF32);
-  dispatch(kOp, ctx, args, cpu::router_forward);
+  dispatch(kOp, ctx, args, cpu::router_forward, cuda::router_forward);
 }
 
 void router_stats(Context& ctx, const RouterStats& args) {
@@ -38,7 +41,9 @@ void router_stats(Context& ctx, const RouterStats& args) {
   check_choices(kOp, args.probs, args.experts);
   check_tensor(kOp, "lse", args.lse, {args.probs.dim(0)}, DType::kF32);
   check_stats(kOp, args.probs, args.stats);
-  dispatch(kOp, ctx, args, cpu::router_stats);
+  RouterStats with_scratch = args;
+  with_scratch.partial = cuda_scratch(ctx, {kPartialStats, args.stats.numel()}, DType::kF64);
+  dispatch(kOp, ctx, with_scratch, cpu::router_stats, cuda::router_stats);
 }
 
 void router_backward(Context& ctx, const RouterBackward& args) {
@@ -49,7 +54,7 @@ void router_backward(Context& ctx, const RouterBackward& args) {
   check_tensor(kOp, "dweights", args.dweights, args.experts.shape(), DType::kF32);
   check_stats(kOp, args.probs, args.stats);
   check_tensor(kOp, "dlogits", args.dlogits, args.probs.shape(), DType::kF32);
-  dispatch(kOp, ctx, args, cpu::router_backward);
+  dispatch(kOp, ctx, args, cpu::router_backward, cuda::router_backward);
 }
 
 }  // namespace cistron::ops

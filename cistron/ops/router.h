@@ -26,6 +26,7 @@ struct RouterStats {
   const Tensor& lse;
   const Tensor& experts;
   const Tensor& stats;  // [2E + 3] f64, added to
+  Tensor partial = {};  // scratch of the operation's own on CUDA; callers leave it undefined
 };
 void router_stats(Context& ctx, const RouterStats& args);
 
@@ -49,3 +50,9 @@ void router_forward(Context& ctx, const ops::RouterForward& args);
 void router_stats(Context& ctx, const ops::RouterStats& args);
 void router_backward(Context& ctx, const ops::RouterBackward& args);
 }  // namespace cistron::cpu
+
+namespace cistron::cuda {
+void router_forward(Context& ctx, const ops::RouterForward& args);
+void router_stats(Context& ctx, const ops::RouterStats& args);
+void router_backward(Context& ctx, const ops::RouterBackward& args);
+}  // namespace cistron::cuda

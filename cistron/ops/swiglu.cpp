@@ -13,7 +13,7 @@ void scaled_swiglu_forward(Context& ctx, const ScaledSwigluForward& args) {
   const int64_t width = args.out.dim(1);
   check_tensor(kOp, "out", args.out, {rows, width}, args.out.dtype());
   check_tensor(kOp, "gate_up", args.gate_up, {rows, 2 * width}, args.out.dtype());
-  dispatch(kOp, ctx, args, cpu::scaled_swiglu_forward);
+  dispatch(kOp, ctx, args, cpu::scaled_swiglu_forward, cuda::scaled_swiglu_forward);
 }
 
 void scaled_swiglu_backward(Context& ctx, const ScaledSwigluBackward& args) {
@@ -26,7 +26,7 @@ void scaled_swiglu_backward(Context& ctx, const ScaledSwigluBackward& args) {
   check_tensor(kOp, "gate_up", args.gate_up, {rows, 2 * width}, args.dy.dtype());
   check_tensor(kOp, "dgate_up", args.dgate_up, {rows, 2 * width}, args.dy.dtype());
   check_tensor(kOp, "dweight", args.dweight, {rows}, DType::kF32);
-  dispatch(kOp, ctx, args, cpu::scaled_swiglu_backward);
+  dispatch(kOp, ctx, args, cpu::scaled_swiglu_backward, cuda::scaled_swiglu_backward);
 }
 
 }  // namespace cistron::ops

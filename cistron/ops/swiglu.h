@@ -29,3 +29,8 @@ namespace cistron::cpu {
 void scaled_swiglu_forward(Context& ctx, const ops::ScaledSwigluForward& args);
 void scaled_swiglu_backward(Context& ctx, const ops::ScaledSwigluBackward& args);
 }  // namespace cistron::cpu
+
+namespace cistron::cuda {
+void scaled_swiglu_forward(Context& ctx, const ops::ScaledSwigluForward& args);
+void scaled_swiglu_backward(Context& ctx, const ops::ScaledSwigluBackward& args);
+}  // namespace cistron::cuda

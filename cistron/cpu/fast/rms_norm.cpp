@@ -93,6 +93,23 @@ void rms_norm_forward(Context& ctx, const ops::RmsNormForward& args) {
   });
 }
 
+void add_rms_norm_forward(Context& ctx, const ops::AddRmsNormForward& args) {
+  with_float_type(args.a.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const int64_t hidden = args.a.dim(1);
+    const T *a = args.a.data<T>(), *b = args.b.data<T>();
+    const auto* w = args.w.data<float>();
+    T *sum = args.sum.data<T>(), *out = args.out.data<T>();
+    auto* rstd = args.rstd.data<float>();
+    const float eps = args.eps;
+    for_rows(ctx, args.a.dim(0), hidden, [=](int64_t t) {
+      const int64_t row = t * hidden;
+      for_lanes(hidden, [=](Lanes l) { l.store(sum + row, l.load(a + row) + l.load(b + row)); });
+      rstd[t] = forward_row(sum + row, w, eps, hidden, out + row);
+    });
+  });
+}
+
 void rms_norm_backward(Context& ctx, const ops::RmsNormBackward& args) {
   with_float_type(args.x.dtype(), [&](auto type) { backward<decltype(type)>(ctx, args); });
 }
