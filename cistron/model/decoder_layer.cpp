@@ -42,15 +42,13 @@ DecoderLayer::DecoderLayer(const ModelConfig& c, const std::string& name, Expert
       moe_(moe_options(c, name + ".moe", experts, held)) {}
 
 Tensor DecoderLayer::attention_forward(Context& ctx, const Tensor& x, const nn::Batch& batch, nn::Saved& saved) const {
-  const Tensor normed = attention_norm_.forward(ctx, x, saved);
-  return sum(ctx, x, attention_.forward(ctx, normed, batch, saved));
+  return attention_.forward(ctx, attention_norm_.forward(ctx, x, saved), batch, saved);
 }
 
-DecoderLayer::MoeOutput DecoderLayer::moe_forward(Context& ctx, const Tensor& h, nn::Saved& saved, const Tensor& stats,
+DecoderLayer::MoeOutput DecoderLayer::moe_forward(Context& ctx, const nn::RmsNorm::Sum& h, nn::Saved& saved, const Tensor& stats,
                                                   const Tensor& replay) const {
-  const Tensor normed = moe_norm_.forward(ctx, h, saved);
-  const auto [y, experts] = moe_.forward(ctx, normed, saved, stats, replay);
-  return {.y = sum(ctx, h, y), .experts = experts};
+  const auto [y, experts] = moe_.forward(ctx, h.y, saved, stats, replay);
+  return {.y = sum(ctx, h.x, y), .experts = experts};
 }
 
 void DecoderLayer::attention_backward(Context& ctx, const Tensor& dx, const nn::Batch& batch, nn::Saved& saved) const {
@@ -66,10 +64,12 @@ void DecoderLayer::moe_backward(Context& ctx, const Tensor& dx, nn::Saved& saved
 Tensor DecoderLayer::forward(Context& ctx, const Tensor& x, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
                              const Tensor& router_stats) const {
   nn::Saved dropped;
-  const Tensor h = attention_forward(ctx, x, batch, recompute == Recompute::kLayer ? dropped : saved);
-  const auto [y, experts] = moe_forward(ctx, h, recompute == Recompute::kNone ? saved : dropped, router_stats, {});
+  nn::Saved& moe_saved = recompute == Recompute::kNone ? saved : dropped;
+  nn::Saved& attention_saved = recompute == Recompute::kLayer ? dropped : saved;
+  const auto h = moe_norm_.forward_sum(ctx, x, attention_forward(ctx, x, batch, attention_saved), moe_saved);
+  const auto [y, experts] = moe_forward(ctx, h, moe_saved, router_stats, {});
   if (recompute != Recompute::kNone) {
-    saved.push("layer.input", recompute == Recompute::kLayer ? x : h);
+    saved.push("layer.input", recompute == Recompute::kLayer ? x : h.x);
     saved.push("layer.experts", experts);
   }
   return y;
@@ -81,7 +81,9 @@ void DecoderLayer::backward(Context& ctx, const Tensor& dx, const nn::Batch& bat
   if (recompute != Recompute::kNone) {
     const Tensor experts = saved.pop("layer.experts");
     const Tensor input = saved.pop("layer.input");
-    const Tensor h = recompute == Recompute::kLayer ? attention_forward(ctx, input, batch, again) : input;
+    const auto h = recompute == Recompute::kLayer
+                       ? moe_norm_.forward_sum(ctx, input, attention_forward(ctx, input, batch, again), again)
+                       : nn::RmsNorm::Sum{.x = input, .y = moe_norm_.forward(ctx, input, again)};
     moe_forward(ctx, h, again, {}, experts);
   }
   moe_backward(ctx, dx, recompute == Recompute::kNone ? saved : again, aux);

@@ -30,7 +30,8 @@ class DecoderLayer {
   struct MoeOutput {
     Tensor y, experts;
   };
-  MoeOutput moe_forward(Context& ctx, const Tensor& h, nn::Saved& saved, const Tensor& stats, const Tensor& replay) const;
+  MoeOutput moe_forward(Context& ctx, const nn::RmsNorm::Sum& h, nn::Saved& saved, const Tensor& stats,
+                        const Tensor& replay) const;
   void attention_backward(Context& ctx, const Tensor& dx, const nn::Batch& batch, nn::Saved& saved) const;
   void moe_backward(Context& ctx, const Tensor& dx, nn::Saved& saved, const nn::Router::AuxLosses& aux) const;
 

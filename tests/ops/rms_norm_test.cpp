@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cistron/cpu/ref/rms_norm.h"
+#include "cistron/ops/elementwise.h"
 #include "tests/ops/support.h"
 
 namespace cistron {
@@ -51,6 +52,24 @@ TEST(RmsNorm, Forward) {
       if (rows == 0) continue;
       const auto other_eps = cpu::ref::rms_norm_forward(x, to_double(f.w), 1.0);  // control
       EXPECT_FALSE(within(f.out, other_eps.data, bound));
+    }
+}
+
+TEST(RmsNorm, WithTheSumAheadTheSameAsInTwoPasses) {
+  test::CpuContext ctx(2);
+  for (const auto& [rows, hidden] : kShapes)
+    for (DType dtype : kFloats) {
+      const Forward f(ctx, rows, hidden, dtype, 1);
+      const Tensor a = random_tensor(ctx, f.x.shape(), dtype, 12), b = random_tensor(ctx, f.x.shape(), dtype, 13);
+      const Tensor sum = poisoned(ctx, a.shape(), dtype), got = test::copy_of(ctx, a);
+      const Tensor out = poisoned(ctx, a.shape(), dtype), rstd = poisoned(ctx, {rows}, DType::kF32);
+      ops::add(ctx, {a, b, sum});
+      ops::rms_norm_forward(ctx, {.x = sum, .w = f.w, .eps = kEps, .out = f.out, .rstd = f.rstd});
+      ops::add_rms_norm_forward(ctx, {.a = got, .b = b, .w = f.w, .eps = kEps, .sum = got, .out = out, .rstd = rstd});
+      EXPECT_TRUE(test::same_bits(got, sum));
+      EXPECT_TRUE(test::same_bits(out, f.out));
+      EXPECT_TRUE(test::same_bits(rstd, f.rstd));
+      EXPECT_FALSE(rows > 0 && test::same_bits(got, a));  // control
     }
 }
 
@@ -146,7 +165,10 @@ TEST(RmsNorm, ChecksShapesAlsoOnMeta) {
   const Tensor x = ctx.empty({6, 8}, DType::kF32), w = ctx.empty({8}, DType::kF32), rstd = ctx.empty({6}, DType::kF32);
   const Tensor half = ctx.empty({6, 8}, DType::kBF16);
   ops::rms_norm_forward(ctx, {.x = x, .w = w, .out = x, .rstd = rstd});
+  ops::add_rms_norm_forward(ctx, {.a = x, .b = x, .w = w, .sum = x, .out = x, .rstd = rstd});
   ops::rms_norm_backward(ctx, {.dy = x, .x = x, .w = w, .rstd = rstd, .dx = x, .dw = {w}});
+  EXPECT_THAT(error_of([&] { ops::add_rms_norm_forward(ctx, {.a = x, .b = half, .w = w, .sum = x, .out = x, .rstd = rstd}); }),
+              HasSubstr("[add_rms_norm_forward] b"));
   EXPECT_THAT(error_of([&] { ops::rms_norm_forward(ctx, {.x = x, .w = rstd, .out = x, .rstd = rstd}); }),
               HasSubstr("[rms_norm_forward] w"));
   EXPECT_THAT(error_of([&] { ops::rms_norm_forward(ctx, {.x = x, .w = w, .out = half, .rstd = rstd}); }),
