@@ -54,9 +54,13 @@ void replay_captured(int64_t bytes, int times, const std::function<void(Context&
   CISTRON_CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
+void copy_to_device(const Tensor& device, const Tensor& host) {
+  CISTRON_CUDA_CHECK(cudaMemcpy(device.raw(), host.raw(), static_cast<size_t>(host.bytes()), cudaMemcpyDefault));
+}
+
 Tensor to_device(const Context& cuda, const Tensor& host) {
   Tensor out = cuda.empty(host.shape(), host.dtype());
-  CISTRON_CUDA_CHECK(cudaMemcpy(out.raw(), host.raw(), static_cast<size_t>(host.bytes()), cudaMemcpyDefault));
+  copy_to_device(out, host);
   return out;
 }
 
@@ -75,6 +79,19 @@ Tensor poisoned_on_device(const Context& cuda, const Shape& shape, DType dtype) 
   Tensor out = cuda.empty(shape, dtype);
   poison_on_device(out);
   return out;
+}
+
+ops::Groups OnCard::device(ops::Groups groups) const {
+  for (Tensor* t : {&groups.starts, &groups.counts, &groups.source_row, &groups.weight, &groups.token_rows}) *t = device(*t);
+  return groups;
+}
+
+std::vector<Tensor> OnCard::twice(const std::function<std::vector<Tensor>()>& run) const {
+  std::vector<Tensor> first, second;
+  for (auto* results : {&first, &second})
+    for (const Tensor& result : run()) results->push_back(host(result));
+  for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(same_bits(first[i], second[i])) << "a repeat differs, tensor " << i;
+  return first;
 }
 
 ops::MxOperand to_device(const Context& cuda, ops::MxOperand host) {

@@ -2,6 +2,7 @@
 // What the tests on a card share: a context there, and tensors that go there and come back.
 #include <functional>
 
+#include "cistron/ops/groups.h"
 #include "cistron/ops/mxfp8.h"
 #include "tests/ops/support.h"
 
@@ -18,10 +19,28 @@ class CudaContext : public Context {
 void replay_captured(int64_t bytes, int times, const std::function<void(Context&)>& run);
 
 Tensor to_device(const Context& cuda, const Tensor& host);
+void copy_to_device(const Tensor& device, const Tensor& host);
 Tensor to_host(const Context& cpu, const Tensor& device);
 /// Every byte 0xff: NaN in every float format, the largest u8.
 Tensor poisoned_on_device(const Context& cuda, const Shape& shape, DType dtype);
 void poison_on_device(const Tensor& tensor);
+
+/// A context on the CPU and one on the card, and things that travel between them.
+class OnCard : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = CudaContext::unavailable(); !why.empty()) GTEST_SKIP() << why;
+  }
+  [[nodiscard]] Tensor device(const Tensor& host) const { return to_device(cuda_, host); }
+  [[nodiscard]] ops::Groups device(ops::Groups groups) const;
+  [[nodiscard]] Tensor host(const Tensor& device) const { return to_host(cpu_, device); }
+  [[nodiscard]] Tensor poisoned_there(const Shape& shape, DType dtype) const { return poisoned_on_device(cuda_, shape, dtype); }
+  /// `run` writes tensors on the card; gives them here, after it gave the same bits again.
+  std::vector<Tensor> twice(const std::function<std::vector<Tensor>()>& run) const;
+
+  CpuContext cpu_{2};
+  CudaContext cuda_;
+};
 
 /// The same for operands in MXFP8.
 ops::MxOperand to_device(const Context& cuda, ops::MxOperand host);
