@@ -60,6 +60,8 @@ void make_directories(const fs::path& path) {
   check(error, "cannot create the directory", path);
 }
 
+fs::path replaced(const fs::path& path) { return beside(path, ".replaced"); }
+
 // Leaves before roots, so that a folder is on the disk only after what it holds.
 void sync_tree(const fs::path& directory) {
   std::error_code error;
@@ -142,6 +144,7 @@ void write_file(const fs::path& path, std::string_view text) {
 
 AtomicDirectory::AtomicDirectory(fs::path path, bool replace)
     : path_(beside(path, "")), partial_(beside(path, ".partial")), replace_(replace) {
+  restore_replaced(path_);
   if (!replace_ && is_taken(path_))
     throw Error(ErrorKind::kUsage, "the output exists already", path_.string(),
                 "choose another place, or replace it with --force");
@@ -157,10 +160,10 @@ AtomicDirectory::~AtomicDirectory() {
 void AtomicDirectory::commit() {
   sync_tree(partial_);
   const bool swap = replace_ && is_taken(path_);
-  const fs::path old = beside(path_, ".old");
+  const fs::path old = replaced(path_);
   if (swap) {
     remove_tree(old);
-    // One step where the file system can; else two, with the old one left whole under NAME.old between them.
+    // One step where the file system can; else two, with the old one left whole beside it between them.
     if (renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0) {
       rename_path(partial_, old);
     } else {
@@ -178,6 +181,10 @@ void AtomicDirectory::commit() {
   committed_ = true;
   sync_directory(parent_of(path_));
   if (swap) remove_tree(old);
+}
+
+void restore_replaced(const fs::path& path) {
+  if (!is_taken(path) && is_taken(replaced(path))) rename_path(replaced(path), path);
 }
 
 }  // namespace cistron::io

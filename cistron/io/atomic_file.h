@@ -1,7 +1,7 @@
 #pragma once
 // Files and directories that are whole or absent: written aside as NAME.partial, flushed to the disk (file, then folder),
 // renamed. Errors name the file and the system's reason; a full disk is Error(kOutOfSpace). Without `commit` nothing stays
-// behind.
+// behind. Where a directory cannot be swapped in one step, what it replaces is NAME.replaced in between.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -60,7 +60,7 @@ void write_file(const std::filesystem::path& path, std::string_view text);
 
 class AtomicDirectory {
  public:
-  /// Creates NAME.partial, empty, in a parent that exists or is made. With `replace` an existing NAME is swapped out in `commit`;
+  /// Puts back what a killed run left as NAME.replaced, and creates NAME.partial, empty, in a parent that exists or is made. With `replace` an existing NAME is swapped out in `commit`;
   /// without, it is Error(kUsage).
   explicit AtomicDirectory(std::filesystem::path path, bool replace = false);
   ~AtomicDirectory();
@@ -78,6 +78,9 @@ class AtomicDirectory {
   bool replace_;
   bool committed_ = false;
 };
+
+/// Where a process was killed between the two renames of a replacement, NAME is gone and NAME.replaced is whole: renames it back.
+void restore_replaced(const std::filesystem::path& path);
 
 /// Makes changes to the directory's entries (a rename, a new file) durable.
 void sync_directory(const std::filesystem::path& directory);

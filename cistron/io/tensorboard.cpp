@@ -41,6 +41,19 @@ std::string event_of(double wall_time) {
   return event;
 }
 
+std::string event_of(double wall_time, int64_t step) {
+  std::string event = event_of(wall_time);
+  event += '\x10';  // Event.step = 2
+  put_varint(event, static_cast<uint64_t>(step));
+  return event;
+}
+
+std::string session_start(int64_t step) {
+  std::string event = event_of(seconds_now(), step);
+  put_text(event, 7, "\x08\x01");  // Event.session_log = 7, of which status = 1 is START = 1
+  return event;
+}
+
 std::string file_name() {
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
@@ -54,10 +67,11 @@ uint32_t masked_crc(std::string_view bytes) {
 
 }  // namespace
 
-EventWriter::EventWriter(const std::filesystem::path& directory) : file_(directory / file_name()) {
+EventWriter::EventWriter(const std::filesystem::path& directory, int64_t first_step) : file_(directory / file_name()) {
   std::string event = event_of(seconds_now());
   put_text(event, 3, "brain.Event:2");  // Event.file_version = 3
   append(event);
+  if (first_step > 1) append(session_start(first_step));
   flush();
 }
 
@@ -75,9 +89,7 @@ void EventWriter::scalar(std::string_view tag, int64_t step, double value, doubl
   put_fixed(summary_value, static_cast<float>(value));
   std::string summary;
   put_text(summary, 1, summary_value);  // Summary.value = 1
-  std::string event = event_of(wall_time > 0 ? wall_time : seconds_now());
-  event += '\x10';  // Event.step = 2
-  put_varint(event, static_cast<uint64_t>(step));
+  std::string event = event_of(wall_time > 0 ? wall_time : seconds_now(), step);
   put_text(event, 5, summary);  // Event.summary = 5
   append(event);
   if (buffer_.size() >= kBuffer) flush();
@@ -95,6 +107,11 @@ void EventWriter::append(std::string_view event) {
 void EventWriter::flush() {
   const std::string pending = std::exchange(buffer_, {});  // a failed write is not tried again by the destructor
   file_.write(pending);
+}
+
+void EventWriter::sync() {
+  flush();
+  file_.sync();
 }
 
 }  // namespace cistron::io

@@ -12,11 +12,14 @@ namespace cistron::io {
 /// CRC-32C, a protobuf `Event`, its masked CRC-32C.
 class EventWriter {
  public:
-  explicit EventWriter(const std::filesystem::path& directory);
+  /// TensorBoard drops what earlier files of the directory say of `first_step` and later ones, which a resumed run writes again.
+  explicit EventWriter(const std::filesystem::path& directory, int64_t first_step = 1);
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
   /// Buffered; `wall_time` is in seconds since 1970, 0 for now.
   void scalar(std::string_view tag, int64_t step, double value, double wall_time = 0);
   void flush();
+  /// Flushes to the disk.
+  void sync();
   ~EventWriter();
 
  private:

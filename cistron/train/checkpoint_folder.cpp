@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kPrefix = "step-", kPartial = ".partial";
+constexpr std::string_view kPrefix = "step-", kPartial = ".partial", kReplaced = ".replaced";
 
 /// The number in "step-00001000"; -1 for any other name, part-written ones included.
 int64_t step_of(const std::string& name) {
@@ -61,13 +61,23 @@ void CheckpointFolder::prune(int64_t step, int64_t keep) const {
   }
 }
 
-void CheckpointFolder::remove_partial() const {
+std::vector<fs::path> CheckpointFolder::leftovers(std::string_view suffix) const {
   std::vector<fs::path> left;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder_, ignored))
-    if (entry.path().filename().string().starts_with(kPrefix) && entry.path().extension() == kPartial)
+    if (entry.path().filename().string().starts_with(kPrefix) && entry.path().extension() == suffix)
       left.push_back(entry.path());
-  for (const auto& path : left) fs::remove_all(path, ignored);
+  return left;
+}
+
+void CheckpointFolder::remove_partial() const {
+  std::error_code ignored;
+  for (const auto suffix : {kPartial, kReplaced})
+    for (const auto& path : leftovers(suffix)) fs::remove_all(path, ignored);
+}
+
+void CheckpointFolder::restore_replaced() const {
+  for (fs::path path : leftovers(kReplaced)) io::restore_replaced(path.replace_extension());
 }
 
 std::unique_ptr<Checkpoint> CheckpointFolder::find(const std::function<void(const std::string&)>& say) const {

@@ -23,11 +23,14 @@ class CheckpointFolder {
   /// Null where there is none at all; Error(kBadData) where all are broken.
   [[nodiscard]] std::unique_ptr<Checkpoint> find(const std::function<void(const std::string&)>& say) const;
 
-  /// Removes what a killed process was writing.
+  /// Removes what a killed process was writing. Only for whoever holds the run's lock.
   void remove_partial() const;
+  /// Puts back what a killed process was replacing. Only for whoever holds the run's lock.
+  void restore_replaced() const;
 
  private:
   [[nodiscard]] std::vector<std::string> names() const;  // newest first, part-written ones left out
+  [[nodiscard]] std::vector<std::filesystem::path> leftovers(std::string_view suffix) const;
   void prune(int64_t step, int64_t keep) const;
 
   std::filesystem::path folder_;

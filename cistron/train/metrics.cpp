@@ -63,7 +63,7 @@ RecordedStep recorded_step(const fs::path& run, int64_t step) {
   return recorded;
 }
 
-Metrics::Metrics(const fs::path& run, int64_t last_step) : file_(run / "metrics.jsonl"), events_(run) {
+Metrics::Metrics(const fs::path& run, int64_t last_step) : file_(run / "metrics.jsonl"), events_(run, last_step + 1) {
   truncate_to(file_, last_step);
   fd_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (fd_ < 0) io::throw_errno("cannot open the metrics", file_);
@@ -77,6 +77,11 @@ void Metrics::append(const std::string& line) {
     if (n < 0 && errno != EINTR) io::throw_errno("cannot write the metrics", file_);
     done += n < 0 ? 0 : static_cast<size_t>(n);
   }
+}
+
+void Metrics::sync() {
+  if (::fsync(fd_) != 0) io::throw_errno("cannot sync the metrics", file_);
+  events_.sync();
 }
 
 void Metrics::log(const StepMetrics& m) {

@@ -48,6 +48,8 @@ class Metrics {
 
   void log(const StepMetrics& metrics);
   void log(const ValidationMetrics& metrics);
+  /// What was logged is on the disk. Called before a checkpoint is saved: what a run resumes from has its history.
+  void sync();
 
  private:
   void append(const std::string& line);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <utility>
 
 #include "cistron/core/error.h"
@@ -28,6 +29,17 @@ void check_unused(const fs::path& run) {
   }
 }
 
+int64_t bytes_of(const std::vector<fs::path>& paths) {
+  int64_t sum = 0;
+  for (const auto& path : paths) {
+    if (fs::is_regular_file(path)) sum += static_cast<int64_t>(fs::file_size(path));
+    if (!fs::is_directory(path)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(path))
+      if (entry.is_regular_file()) sum += static_cast<int64_t>(entry.file_size());
+  }
+  return sum;
+}
+
 }  // namespace
 
 RunFolder::RunFolder(fs::path path, Mode mode) : path_(std::move(path)), mode_(mode) {
@@ -40,6 +52,7 @@ RunFolder::RunFolder(fs::path path, Mode mode) : path_(std::move(path)), mode_(m
 std::unique_ptr<Checkpoint> RunFolder::resume_from(const RunConfig& config, uint64_t store_fingerprint,
                                                    Progress& progress) const {
   if (mode_ != Mode::kResume) return nullptr;
+  if (lock_ != nullptr) checkpoints().restore_replaced();
   auto checkpoint = checkpoints().find([&](const std::string& line) { progress.warn("cistron: " + line); });
   if (checkpoint == nullptr) return nullptr;
   const auto& info = checkpoint->info();
@@ -61,29 +74,40 @@ std::unique_ptr<Checkpoint> RunFolder::resume_from(const RunConfig& config, uint
 void RunFolder::make_and_lock() {
   std::error_code error;
   fs::create_directories(path_ / "checkpoints", error);
-  if (error) throw Error(ErrorKind::kFailed, "cannot make the run's directory", path_.string(), error.message());
+  if (error) {
+    errno = error.value();
+    io::throw_errno("cannot make the run's directory", path_);
+  }
   if (lock_ != nullptr) return;
   lock_ = std::make_unique<RunLock>(path_);
   check_unused(path_);  // another may have made it, and be done, since the constructor looked
 }
 
-void RunFolder::clear() const {
+std::vector<fs::path> RunFolder::own_entries() const {
+  std::vector<fs::path> all;
   for (const auto& entry : fs::directory_iterator(path_)) {
     const std::string name = entry.path().filename().string();
     if (name == "checkpoints" || name == "config.toml" || name == "metrics.jsonl" || name.starts_with("events.out.tfevents."))
-      fs::remove_all(entry.path());
+      all.push_back(entry.path());
   }
+  return all;
+}
+
+void RunFolder::check_space(int64_t needed, int64_t freed) const {
+  const auto available = static_cast<int64_t>(std::min<uintmax_t>(fs::space(path_).available, INT64_MAX / 2));
+  if (available + freed < needed)
+    throw Error(ErrorKind::kOutOfSpace, fmt::format("a checkpoint needs {} bytes and the disk has {}", needed, available + freed),
+                path_.string(), "make room, or give an --out on another disk");
 }
 
 void RunFolder::prepare(const RunConfig& config, int64_t checkpoint_bytes) {
-  if (mode_ == Mode::kForce && lock_ != nullptr) clear();
+  const bool replaces = mode_ == Mode::kForce && lock_ != nullptr;
   make_and_lock();
   checkpoints().remove_partial();
-  const auto available = static_cast<int64_t>(std::min<uintmax_t>(fs::space(path_).available, INT64_MAX));
-  if (available < checkpoint_bytes)
-    throw Error(ErrorKind::kOutOfSpace,
-                fmt::format("a checkpoint needs {} bytes and the disk has {}", checkpoint_bytes, available), path_.string(),
-                "make room, or give an --out on another disk");
+  const std::vector<fs::path> old = replaces ? own_entries() : std::vector<fs::path>{};
+  check_space(checkpoint_bytes, bytes_of(old));
+  for (const auto& path : old) fs::remove_all(path);
+  if (replaces) make_and_lock();
   io::write_file(path_ / "config.toml", to_toml(config));
 }
 

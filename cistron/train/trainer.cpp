@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -191,12 +192,17 @@ void Trainer::validate() {
       .step = state_.step, .loss = sums.nll / static_cast<double>(sums.tokens), .tokens = sums.tokens};
   metrics_->log(metrics);
   result_.validation = metrics;
+  if (!std::isfinite(metrics.loss))
+    progress_.warn(fmt::format("cistron: the held-out loss of step {} is not finite; a record of the validation split is too much "
+                               "for the model",
+                               metrics.step));
   progress_.say(fmt::format("step {}  held-out loss {:.4f} nats a token ({:.3f} bits, perplexity {:.2f}) over {} tokens",
                             metrics.step, metrics.loss, metrics.bits_per_token(), metrics.perplexity(),
                             with_commas(metrics.tokens)));
 }
 
 void Trainer::save() {
+  metrics_->sync();
   state_.step_state = engine_->state();
   const CheckpointInfo info{.config = config_, .tokenizer = std::string(store_.tokenizer().name()), .state = state_};
   folder_.checkpoints().save(engine_->context(), info, engine_->parameters(), config_.train.keep_last);

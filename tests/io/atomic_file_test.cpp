@@ -135,6 +135,27 @@ TEST(AtomicDirectory, WhatAKilledRunLeftIsSweptAway) {
   EXPECT_THAT(names_in(temp / "d"), ElementsAre("f"));
 }
 
+TEST(AtomicDirectory, WhatAKilledRunWasReplacingIsPutBack) {
+  const TempDirectory temp;
+  fs::create_directories(temp / "d.replaced");
+  write_text(temp / "d.replaced/f", "old");
+  EXPECT_THAT(error_of(ErrorKind::kUsage, [&] { AtomicDirectory(temp / "d"); }), HasSubstr("exists already"));
+  EXPECT_EQ(read_text(temp / "d/f"), "old");
+  fs::create_directories(temp / "d.replaced");  // the new one was there already: this one is of no use
+  AtomicDirectory directory(temp / "d", true);
+  EXPECT_EQ(read_text(temp / "d/f"), "old");
+  directory.commit();
+  EXPECT_THAT(names_in(temp.path()), ElementsAre("d"));
+}
+
+TEST(AtomicDirectory, LeavesADirectoryNamedOldAlone) {
+  const TempDirectory temp;
+  fs::create_directories(temp / "d");
+  fs::create_directories(temp / "d.old");
+  AtomicDirectory(temp / "d", true).commit();
+  EXPECT_THAT(names_in(temp.path()), ElementsAre("d", "d.old"));
+}
+
 TEST(AtomicDirectory, SurvivesTheFailureOfAnyCall) {
   for (const int64_t times : {1, 1000}) {
     const TempDirectory temp;

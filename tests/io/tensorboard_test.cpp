@@ -57,6 +57,15 @@ TEST(TensorBoard, WritesEventsThatItsFormatDescribes) {
             "\x09"s + bytes_of(1000.25) + "\x10\xac\x02" + "\x2a\x0d" + "\x0a\x0b" + "\x0a\x04loss" + "\x15" + bytes_of(2.5F));
 }
 
+// As TensorFlow's SummaryWriter does for its purge_step.
+TEST(TensorBoard, AResumedRunTellsFromWhereEarlierFilesNoLongerCount) {
+  const TempDirectory temp;
+  const EventWriter writer(temp.path(), 300);
+  const auto records = records_of(read_text(writer.path()));
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[1].substr(9), "\x10\xac\x02\x3a\x02\x08\x01");
+}
+
 TEST(TensorBoard, FlushesAtItsEnd) {
   const TempDirectory temp;
   std::filesystem::path path;

@@ -230,6 +230,46 @@ TEST_F(TrainerTest, ANumberThatIsNotFiniteStopsAndNamesStepAndModule) {
               testing::ThrowsMessage<Error>(testing::AllOf(HasSubstr("step 1"), HasSubstr("layers.1.moe.router"))));
 }
 
+TEST_F(TrainerTest, AHeldOutLossThatIsNotFiniteIsSaid) {
+  RunConfig c = config();
+  c.train.steps = 1;
+  c.optimizer.warmup = 0;
+  c.optimizer.schedule = "constant";
+  c.optimizer.lr = 1e15;  // queries times keys overflow
+  char* text = nullptr;
+  size_t size = 0;
+  std::FILE* shown = open_memstream(&text, &size);
+  {
+    ThreadPool pool(1);
+    Progress progress({.stream = shown, .quiet = true});
+    Trainer({.config = c, .run = run("wild")}, pool, progress).run();
+  }
+  std::fclose(shown);
+  EXPECT_THAT(text, HasSubstr("the held-out loss of step 1 is not finite"));
+  std::free(text);
+  EXPECT_TRUE(metrics("wild").back()["valid_loss"].is_null());
+}
+
+TEST_F(TrainerTest, ADiskThatIsTooSmallLeavesTheOldRunAlone) {
+  train(config(), "a");
+  const auto before = metrics("a");
+  RunFolder folder(run("a"), RunFolder::Mode::kForce);
+  EXPECT_THAT([&] { folder.prepare(config(), INT64_MAX / 2 + INT64_MAX / 4); }, testing::ThrowsMessage<Error>(HasSubstr("the disk has")));
+  EXPECT_EQ(metrics("a"), before);
+  EXPECT_TRUE(fs::exists(run("a") / "checkpoints/latest"));
+  folder.prepare(config(), 0);
+  EXPECT_FALSE(fs::exists(run("a") / "metrics.jsonl"));
+  EXPECT_TRUE(fs::is_empty(run("a") / "checkpoints"));
+}
+
+TEST_F(TrainerTest, ACheckpointThatWasBeingReplacedComesBack) {
+  train(config(), "a");
+  const fs::path last = run("a") / "checkpoints/step-00000012";
+  fs::rename(last, last.string() + ".replaced");  // killed between two renames
+  EXPECT_TRUE(train(config(), "a", RunFolder::Mode::kResume).was_finished);
+  EXPECT_TRUE(fs::exists(last));
+}
+
 TEST_F(TrainerTest, TheSeedDecides) {
   train(config(), "a");
   RunConfig other = config();
