@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/command.h"
+#include "apps/show.h"
 #include "cistron/core/error.h"
 #include "cistron/core/rng.h"
 #include "cistron/cpu/fast/onednn.h"
@@ -120,7 +121,7 @@ int run_bench_train(const Options& o) {
                                     {"bytes_saved_per_token", nullptr},
                                     {"planned_bytes", plan.total()},
                                     {"peak_resident_bytes", peak_resident_bytes()}};
-  fmt::print("{}\n", line.dump());
+  fmt::print("{}", json_line(line));
   return kDone;
 }
 

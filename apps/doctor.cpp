@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/command.h"
+#include "apps/show.h"
 
 namespace cistron::apps {
 
@@ -33,7 +34,7 @@ int run_doctor(const Common& o) {
   for (const auto& finding : findings) {
     const nlohmann::ordered_json line{
         {"what", finding.what}, {"verdict", name_of(finding.verdict)}, {"found", finding.found}, {"advice", finding.advice}};
-    fmt::print("{}\n", line.dump());
+    fmt::print("{}", json_line(line));
   }
   return kDone;
 }

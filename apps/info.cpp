@@ -6,6 +6,7 @@
 
 #include "apps/command.h"
 #include "apps/model_source.h"
+#include "apps/show.h"
 #include "cistron/train/progress.h"
 
 namespace cistron::apps {
@@ -29,7 +30,7 @@ int run_info(const Options& o) {
                                       {"active_parameters", c.active_parameters()},
                                       {"config", config},
                                       {"checkpoint_step", step}};
-    fmt::print("{}\n", line.dump());
+    fmt::print("{}", json_line(line));
     return kDone;
   }
   fmt::print("parameters        {}\nactive parameters {}\n", train::with_commas(c.parameters()),

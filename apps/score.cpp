@@ -11,6 +11,7 @@
 
 #include "apps/command.h"
 #include "apps/model_source.h"
+#include "apps/show.h"
 #include "cistron/core/error.h"
 #include "cistron/data/fasta.h"
 #include "cistron/train/progress.h"
@@ -50,7 +51,7 @@ class Printer {
                                 {"log_likelihood", score.log_likelihood()},
                                 {"perplexity", score.perplexity()}};
     if (options_.per_position) line["positions"] = score.positions;
-    fmt::print("{}\n", line.dump());
+    fmt::print("{}", json_line(line));
   }
   void print_row(const eval::RecordScore& score) const {
     fmt::print("{}\t{}\t{:.6f}\t{:.6f}", score.id, score.tokens(), score.log_likelihood(), score.perplexity());

@@ -8,6 +8,7 @@
 
 #include "apps/command.h"
 #include "apps/interrupt.h"
+#include "apps/show.h"
 #include "cistron/core/error.h"
 #include "cistron/cpu/fast/onednn.h"
 #include "cistron/train/trainer.h"
@@ -40,7 +41,7 @@ void print_result(const Options& o, const train::TrainResult& result) {
       line["valid_bits_per_token"] = result.validation->bits_per_token();
       line["valid_tokens"] = result.validation->tokens;
     }
-    fmt::print("{}\n", line.dump());
+    fmt::print("{}", json_line(line));
   } else {
     const std::string step = fmt::format("{}: {}step {}", o.out, result.was_finished ? "finished already, at " : "", result.step);
     const double loss = result.validation ? result.validation->loss : result.loss;
@@ -66,7 +67,7 @@ int run_train(const Options& o) {
   if (result.interrupted) {
     const auto config_file = std::filesystem::path(o.out) / "config.toml";  // resolved: what --set said is in it
     progress.warn(fmt::format("interrupted after step {}, the state is saved; go on with: cistron train {} --out {} --resume",
-                              result.step, config_file.string(), o.out));
+                              result.step, shell_quoted(config_file.string()), shell_quoted(o.out)));
     return kInterruptedBase + interrupt.signal();
   }
   print_result(o, result);

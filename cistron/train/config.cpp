@@ -188,7 +188,8 @@ RunConfig parse_config(const std::string& text, const std::string& name, const s
 RunConfig load_config(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
   std::ifstream stream(file);
   std::stringstream text;
-  if (!stream || !(text << stream.rdbuf()))
+  const bool empty = stream && stream.peek() == std::char_traits<char>::eof() && !stream.bad();
+  if (!empty && !(stream && text << stream.rdbuf()))
     refuse("cannot read the configuration", file.string(), "give a TOML file, such as configs/tiny-protein.toml");
   return parse_config(text.str(), file.string(), overrides);
 }

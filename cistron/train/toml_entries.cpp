@@ -5,6 +5,7 @@
 #include <toml++/toml.h>
 
 #include "cistron/core/error.h"
+#include "cistron/core/utf8.h"
 
 namespace cistron::train {
 
@@ -117,6 +118,9 @@ TomlEntry parse_override(const std::string& text) {
   const auto equals = text.find('='), dot = text.find('.');
   if (equals == std::string::npos || dot == std::string::npos || dot > equals)
     refuse("not an override", where, "write --set section.key=value");
+  if (const size_t bad = find_not_utf8(text); bad != std::string::npos)
+    refuse(fmt::format("byte 0x{:02x} is not UTF-8", static_cast<unsigned char>(text[bad])), "--set " + text.substr(0, equals),
+           "a configuration is UTF-8: rename the file");
   const std::string value = strip(text.substr(equals + 1));
   TomlEntry entry{.section = strip(text.substr(0, dot)),
                   .key = strip(text.substr(dot + 1, equals - dot - 1)),

@@ -156,6 +156,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"[train]\nsteps = \"\xff\xfe\"\n", {}, {"run.toml:2"}},
         Refusal{kGood, {"train.stps=3"}, {"--set train.stps=3", "did you mean 'steps'"}},
         Refusal{kGood, {"train.steps"}, {"--set train.steps", "section.key=value"}},
+        Refusal{kGood, {"data.store=a\xff"}, {"0xff is not UTF-8", "--set data.store"}},
+        Refusal{"", {}, {"no model"}},
         Refusal{kGood, {"train.batch_tokens=100", "train.micro_batch_tokens=30"}, {"train.micro_batch_tokens = 30", "divisor"}},
         Refusal{kGood, {"train.tokens=0"}, {"no length"}},
         Refusal{kGood, {"data.context=1024"}, {"data.context = 1024", "model.context"}},
