@@ -8,7 +8,9 @@
 #include "apps/command.h"
 #include "apps/model_source.h"
 #include "apps/output.h"
+#include "apps/show.h"
 #include "cistron/core/error.h"
+#include "cistron/core/host_memory.h"
 #include "cistron/data/tokenizer_files.h"
 #include "cistron/io/atomic_file.h"
 #include "cistron/model/decoder.h"
@@ -23,7 +25,7 @@ struct Options : Common {
 
 void print_result(const Options& o, const ModelSource& source, std::string_view what) {
   if (o.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"out", o.out}, {"parameters", source.config().parameters()}}.dump());
+    fmt::print("{}", json_line({{"out", o.out}, {"parameters", source.config().parameters()}}));
   else
     fmt::print("{} {}\n", what, o.out);
 }
@@ -52,6 +54,7 @@ int run_export(const Options& o) {
 int run_import(const Options& o) {
   const bool replace = check_output({.path = o.out, .inputs = {o.model}, .marks = {"manifest.json", "state.json"}}, o);
   const ModelSource source(o.model);
+  require_host_memory(source.config().parameters() * static_cast<int64_t>(sizeof(float)), "import it on a larger machine");
   const model::Decoder decoder(source.config());
   nn::LocalParameters parameters(decoder.parameters(), Precision::kF32,
                                  {.parameters = Arena::growing("parameters", Device{}, host_memory())});

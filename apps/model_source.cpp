@@ -8,6 +8,7 @@
 #include "cistron/data/tokenizer_files.h"
 #include "cistron/ops/copy.h"
 #include "cistron/train/checkpoint_folder.h"
+#include "cistron/train/progress.h"
 
 namespace cistron::apps {
 
@@ -18,9 +19,8 @@ namespace {
 std::unique_ptr<train::Checkpoint> open_checkpoint(const fs::path& path) {
   if (fs::exists(path / "manifest.json")) return std::make_unique<train::Checkpoint>(path);
   if (!fs::is_directory(path / "checkpoints")) return nullptr;
-  auto found = train::CheckpointFolder(path / "checkpoints").find([](const std::string& line) {
-    fmt::print(stderr, "cistron: {}\n", line);
-  });
+  auto found = train::CheckpointFolder(path / "checkpoints").find(
+      [](const std::string& line) { train::show(stderr, fmt::format("cistron: {}\n", line)); });
   if (found == nullptr) throw Error(ErrorKind::kBadData, "the run has no checkpoint yet", path.string(), "train it first");
   return found;
 }
@@ -45,6 +45,10 @@ std::unique_ptr<const data::Tokenizer> ModelSource::tokenizer(const std::string&
   if (name.empty() && tokenizer_.empty())
     throw Error(ErrorKind::kUsage, "the model brings no tokenizer", path_.string(),
                 fmt::format("give --tokenizer, one of {}", fmt::join(data::tokenizer_names(), ", ")));
+  const auto names = data::tokenizer_names();
+  if (name.empty() && std::ranges::find(names, tokenizer_) == names.end())
+    throw Error(ErrorKind::kBadData, fmt::format("the model's tokenizer '{}' is unknown", tokenizer_), path_.string(),
+                fmt::format("give --tokenizer, one of {}", fmt::join(names, ", ")));
   auto tokenizer = data::make_tokenizer(name.empty() ? tokenizer_ : name);
   if (tokenizer->vocab_size() > config_.vocabulary)
     throw Error(ErrorKind::kUsage,

@@ -5,6 +5,8 @@
 #include <limits>
 #include <string>
 
+#include "cistron/core/error.h"
+
 namespace cistron {
 
 namespace {
@@ -31,5 +33,11 @@ int64_t control_group_available() {
 }  // namespace
 
 int64_t available_host_memory() { return std::min(meminfo_available(), control_group_available()); }
+
+void require_host_memory(int64_t bytes, std::string_view advice) {
+  if (const int64_t available = available_host_memory(); bytes > available)
+    throw Error(ErrorKind::kOutOfSpace, "not enough memory", fmt::format("{} bytes are needed, {} available", bytes, available),
+                advice);
+}
 
 }  // namespace cistron

@@ -1,10 +1,14 @@
 #pragma once
 #include <cstdint>
+#include <string_view>
 
 namespace cistron {
 
 /// Bytes of host memory that this process can still take: what the kernel calls available, within the limit of its control group
 /// (v2). Linux hands out more than it has and then kills, so whoever plans asks first. INT64_MAX where the system does not say.
 int64_t available_host_memory();
+
+/// Throws Error(kOutOfSpace) where `bytes` are more than that.
+void require_host_memory(int64_t bytes, std::string_view advice);
 
 }  // namespace cistron

@@ -1,6 +1,7 @@
 #include "cistron/eval/inference.h"
 
 #include "cistron/core/error.h"
+#include "cistron/core/host_memory.h"
 #include "cistron/ops/device_memory.h"
 #include "cistron/ops/elementwise.h"
 
@@ -9,6 +10,8 @@ namespace cistron::eval {
 Inference::Arenas Inference::planned_arenas(const InferenceOptions& options) {
   const Arenas meta{.parameters = Arena::meta("parameters"), .activations = Arena::meta("activations")};
   Inference(options, meta, Device{DeviceKind::kMeta}, nullptr).forward(nn::meta_batch(options.batch_tokens, 1));
+  if (options.device.is_cpu())
+    require_host_memory(meta.parameters->peak() + meta.activations->peak(), "use a smaller model");
   const auto planned = [&](const Arena& arena) {
     return Arena::planned(arena.name(), options.device, ops::device_memory(options.device), arena.peak());
   };

@@ -67,12 +67,11 @@ SafetensorsModel::SafetensorsModel(const fs::path& path) : path_(locate(path)) {
     names.clear();
     for (const auto& [tensor, shard] : index) names.insert(shard);
   }
-  for (const auto& name : names) {
+  for (const auto& name : names)
     if (sharded && !is_reachable(path_.parent_path() / name))
       throw Error(ErrorKind::kBadData, fmt::format("the shard {} is missing", json_quoted(name)), path_.string(),
                   "get the whole model");
-    add(path_.parent_path() / name, name, sharded ? &index : nullptr);
-  }
+  for (const auto& name : names) add(path_.parent_path() / name, name, sharded ? &index : nullptr);
   for (const auto& [tensor, shard] : index)
     if (!tensors_.contains(tensor))
       throw Error(ErrorKind::kBadData,

@@ -110,9 +110,11 @@ class Importer {
   explicit Importer(const std::filesystem::path& directory) : where_(directory.string()), model_(directory) {}
 
   void read(const Mapping& mapping, std::vector<float>& values) {
-    values.resize(static_cast<size_t>(mapping.numel));
-    if (mapping.stacked && model_.contains(mapping.stacked->theirs)) return read(*mapping.stacked, values);
-    for (const Piece& piece : mapping.pieces) read(piece, values);
+    const bool stacked = mapping.stacked && model_.contains(mapping.stacked->theirs);
+    const auto pieces = stacked ? std::span(&*mapping.stacked, 1) : std::span(mapping.pieces);
+    for (const Piece& piece : pieces) check(piece);
+    values.resize(static_cast<size_t>(mapping.numel));  // as large as the file, now that its shapes are known
+    for (const Piece& piece : pieces) read(piece, values);
   }
   // A tied head may be there as well; rotary frequencies were, in old files. Anything else would be lost unnoticed.
   void check_all_used(bool tied) const {
@@ -124,7 +126,7 @@ class Importer {
   }
 
  private:
-  void read(const Piece& piece, std::vector<float>& values) {
+  void check(const Piece& piece) const {
     if (!model_.contains(piece.theirs))
       throw Error(ErrorKind::kBadData, fmt::format("tensor '{}' is missing", piece.theirs), where_, "the model is incomplete");
     const io::SafetensorsView& view = model_.at(piece.theirs);
@@ -133,6 +135,9 @@ class Importer {
                   fmt::format("tensor '{}' is [{}], config.json wants [{}]", piece.theirs, fmt::join(view.spec.shape, ", "),
                               fmt::join(piece.shape, ", ")),
                   where_, "the configuration belongs to another model");
+  }
+  void read(const Piece& piece, std::vector<float>& values) {
+    const io::SafetensorsView& view = model_.at(piece.theirs);
     int64_t numel = 1;
     for (const int64_t dim : piece.shape) numel *= dim;
     const auto part = std::span(values).subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(numel));
