@@ -32,6 +32,7 @@ void check_device(const Common& common);
 void add_prepare(CLI::App& app, Run& run);
 void add_train(CLI::App& app, Run& run);
 void add_score(CLI::App& app, Run& run);
+void add_generate(CLI::App& app, Run& run);
 void add_export(CLI::App& app, Run& run);
 void add_import(CLI::App& app, Run& run);
 void add_info(CLI::App& app, Run& run);

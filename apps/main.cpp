@@ -23,8 +23,8 @@ using namespace cistron;
 
 int fail(ErrorKind kind, const std::string& message) {
   std::string line = message;
-  for (char& c : line)
-    if (c == '\n') c = ' ';
+  for (char& c : line)  // a name from a file may hold anything: one line, and nothing that a terminal obeys
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
   train::show(stderr, fmt::format("cistron: error: {}\n", line));
   return static_cast<int>(kind);
 }
@@ -64,6 +64,7 @@ int parse_and_run(int argc, char** argv) {
   apps::add_prepare(app, run);
   apps::add_train(app, run);
   apps::add_score(app, run);
+  apps::add_generate(app, run);
   apps::add_export(app, run);
   apps::add_import(app, run);
   apps::add_info(app, run);

@@ -109,30 +109,43 @@ void Decoder::train_step(Context& ctx, const nn::Batch& batch, const StepState& 
   ctx.grad_ready(embedding_);
 }
 
-Tensor Decoder::hidden_states(Context& ctx, const nn::Batch& batch, const Tensor& router_stats) {
+Tensor Decoder::hidden_states(Context& ctx, const nn::Batch& batch, const Tensor& router_stats,
+                              std::span<const Tensor> caches) {
+  CISTRON_CHECK(caches.empty() || caches.size() == layers_.size(), "[decoder] {} caches for {} layers", caches.size(),
+                layers_.size());
   Tensor x = embed(ctx, batch);
-  for (const auto& layer : layers_) {
+  nn::Batch of_layer = batch;
+  for (size_t i = 0; i < layers_.size(); ++i) {
     nn::Saved dropped;
-    x = layer->forward(ctx, x, batch, Recompute::kNone, dropped, router_stats);
+    if (!caches.empty()) of_layer.cache = caches[i];
+    x = layers_[i]->forward(ctx, x, of_layer, Recompute::kNone, dropped, router_stats);
   }
   nn::Saved dropped;
   return final_norm_.forward(ctx, x, dropped);
 }
 
-void Decoder::evaluate(Context& ctx, const nn::Batch& batch, const Tensor& nll, Losses& losses) {
-  const Tensor normed = hidden_states(ctx, batch, losses.router);
+void Decoder::head_logits(Context& ctx, const Tensor& normed, const Tensor& logits) {
+  ops::matmul_forward(ctx, {.x = normed, .w = ctx.weights(head()), .out = logits});
+}
+
+void Decoder::head_nll(Context& ctx, const Tensor& normed, const nn::Batch& batch, const Tensor& nll,
+                       const Tensor& cross_entropy) {
   ops::linear_cross_entropy(ctx, {.x = normed,
                                   .w = ctx.weights(head()),
                                   .labels = batch.labels,
                                   .loss_weight = batch.loss_weight,
                                   .nll = nll,
-                                  .loss = losses.cross_entropy});
+                                  .loss = cross_entropy});
+}
+
+void Decoder::evaluate(Context& ctx, const nn::Batch& batch, const Tensor& nll, Losses& losses) {
+  head_nll(ctx, hidden_states(ctx, batch, losses.router), batch, nll, losses.cross_entropy);
 }
 
 Tensor Decoder::logits(Context& ctx, const nn::Batch& batch) {
   const Tensor normed = hidden_states(ctx, batch, {});
   Tensor out = ctx.empty({batch.num_tokens(), config_.vocabulary}, DType::kF32);
-  ops::matmul_forward(ctx, {.x = normed, .w = ctx.weights(head()), .out = out});
+  head_logits(ctx, normed, out);
   return out;
 }
 

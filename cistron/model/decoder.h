@@ -2,6 +2,7 @@
 // A Mixtral-style decoder: embedding, layers of attention and mixture of experts, final norm, head fused with the loss.
 // Jiang et al., "Mixtral of experts" (2024).
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cistron/core/step_state.h"
@@ -63,8 +64,13 @@ class Decoder {
   void evaluate(Context& ctx, const nn::Batch& batch, const Tensor& nll, Losses& losses);
   /// Forward only: logits [T, V] f32 of every token, for small inputs.
   Tensor logits(Context& ctx, const nn::Batch& batch);
-  /// Forward only: the final norm's output [T, H].
-  Tensor hidden_states(Context& ctx, const nn::Batch& batch, const Tensor& router_stats);
+  /// Forward only: the final norm's output [T, H]. With `caches`, one a layer, the batch's keys and values are kept there, and tokens
+  /// go on with earlier ones (nn/batch.h).
+  Tensor hidden_states(Context& ctx, const nn::Batch& batch, const Tensor& router_stats, std::span<const Tensor> caches = {});
+  /// The head on its own: logits [N, V] f32 of final norm outputs [N, H].
+  void head_logits(Context& ctx, const Tensor& normed, const Tensor& logits);
+  /// The loss on its own, as `evaluate` writes it: nll [T] f32 of the labels; adds to cross_entropy.
+  void head_nll(Context& ctx, const Tensor& normed, const nn::Batch& batch, const Tensor& nll, const Tensor& cross_entropy);
 
  private:
   Tensor embed(Context& ctx, const nn::Batch& batch);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "cistron/ops/attention_decode.h"
 #include "cistron/ops/elementwise.h"
 
 namespace cistron::nn {
@@ -24,19 +25,38 @@ Tensor SelfAttention::forward(Context& ctx, const Tensor& x, const Batch& batch,
     saved.push("attention.clamped", clamped);
   }
   ops::rope(ctx, {.qkv = qkv, .positions = batch.positions, .shape = options_.shape, .theta = options_.rope_theta});
-  Tensor out = ctx.empty({x.dim(0), options_.shape.out_width()});
-  Tensor lse = ctx.empty({options_.shape.num_heads, x.dim(0)}, DType::kF32);
+  const Tensor out = attend(ctx, qkv, batch, saved);
+  ctx.report(options_.name + ".softmax", out);
+  return out_.forward(ctx, out, saved);
+}
+
+Tensor SelfAttention::attend(Context& ctx, const Tensor& qkv, const Batch& batch, Saved& saved) const {
+  const Tensor &cache = batch.cache, &slots = batch.slots, &positions = batch.positions;
+  const ops::AttentionShape& shape = options_.shape;
+  Tensor out = ctx.empty({qkv.dim(0), shape.out_width()});
+  if (cache.defined())
+    ops::cache_store(ctx, {.qkv = qkv, .slots = slots, .positions = positions, .shape = shape, .cache = cache});
+  if (!batch.cu_seqlens.defined()) {
+    ops::attention_decode(ctx, {.qkv = qkv,
+                                .cache = cache,
+                                .slots = slots,
+                                .positions = positions,
+                                .shape = shape,
+                                .scale = scale(),
+                                .out = out});
+    return out;
+  }
+  Tensor lse = ctx.empty({shape.num_heads, qkv.dim(0)}, DType::kF32);
   ops::attention_forward(ctx, {.qkv = qkv,
                                .cu_seqlens = batch.cu_seqlens,
-                               .shape = options_.shape,
+                               .shape = shape,
                                .scale = scale(),
                                .causal = options_.causal,
                                .out = out,
                                .lse = lse});
   saved.push("attention.qkv", qkv);
   saved.push("attention.lse", lse);
-  ctx.report(options_.name + ".softmax", out);
-  return out_.forward(ctx, out, saved);
+  return out;
 }
 
 Tensor SelfAttention::backward(Context& ctx, const Tensor& dy, const Batch& batch, Saved& saved) const {

@@ -29,6 +29,8 @@ class SelfAttention {
 
  private:
   [[nodiscard]] float scale() const;
+  /// Attention over the batch itself or, without cu_seqlens, over its cache.
+  Tensor attend(Context& ctx, const Tensor& qkv, const Batch& batch, Saved& saved) const;
 
   Options options_;
   Linear qkv_, out_;

@@ -5,14 +5,14 @@
 
 namespace cistron::ops {
 
-namespace {
-
 void check_qkv(const char* op, const Tensor& qkv, const AttentionShape& s) {
   check_float(op, "qkv", qkv, 2);
   CISTRON_CHECK(s.num_heads > 0 && s.num_kv_heads > 0 && s.head_dim > 0 && s.num_heads % s.num_kv_heads == 0,
                 "[{}] {} heads cannot share {} key/value heads of {} values", op, s.num_heads, s.num_kv_heads, s.head_dim);
   check_tensor(op, "qkv", qkv, {qkv.dim(0), s.qkv_width()}, qkv.dtype());
 }
+
+namespace {
 
 void check_outputs(const char* op, const Tensor& out, const Tensor& lse, const Tensor& qkv, const AttentionShape& s) {
   check_tensor(op, "out", out, {qkv.dim(0), s.out_width()}, qkv.dtype());

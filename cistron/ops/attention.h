@@ -19,6 +19,9 @@ struct AttentionShape {
   [[nodiscard]] int64_t out_width() const { return num_heads * head_dim; }
 };
 
+/// Throws, tagged with `op`, unless qkv is [T, qkv_width] f32 or bf16 and the heads can share their keys and values.
+void check_qkv(const char* op, const Tensor& qkv, const AttentionShape& shape);
+
 struct AttentionForward {
   const Tensor& qkv;         // [T, (heads + 2 kv_heads) D]
   const Tensor& cu_seqlens;  // [S + 1] i32, from 0 to T

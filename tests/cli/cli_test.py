@@ -31,7 +31,7 @@ def objects(text):
 def test_help_and_version(program, directory):
     assert "backends: cpu" in program.ok("--version").stdout
     assert "Example" in program.ok("--help").stdout
-    for verb in ["prepare", "train", "score", "export", "import", "info", "bench train"]:
+    for verb in ["prepare", "train", "score", "generate", "export", "import", "info", "bench train"]:
         text = program.ok(*verb.split(), "--help").stdout
         assert "Example" in text and "cistron " + verb in text, verb
         for option in ["--json", "--quiet", "--threads", "--device"]:

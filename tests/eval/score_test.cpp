@@ -4,38 +4,16 @@
 
 #include <cmath>
 
-#include "cistron/core/rng.h"
+#include "tests/eval/tiny_model.h"
 
 namespace cistron::eval {
 namespace {
-
-model::ModelConfig tiny_model() {
-  model::ModelConfig config{.layers = 2,
-                            .hidden = 32,
-                            .intermediate = 24,
-                            .heads = 4,
-                            .kv_heads = 2,
-                            .experts = 4,
-                            .top_k = 2,
-                            .context = 16,
-                            .vocabulary = 33,
-                            .init_std = 0.3};
-  config.validate();
-  return config;
-}
 
 std::unique_ptr<Inference> make_inference(int64_t batch_tokens, ThreadPool* pool = nullptr) {
   auto inference = std::make_unique<Inference>(InferenceOptions{.model = tiny_model(), .batch_tokens = batch_tokens}, pool);
   Context ctx;
   inference->parameters().initialise(ctx, 4);
   return inference;
-}
-
-std::vector<int32_t> random_record(int64_t length, uint64_t seed) {
-  const Rng rng(seed, 3);
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < length; ++i) tokens.push_back(static_cast<int32_t>(rng.below(static_cast<uint64_t>(i), 33)));
-  return tokens;
 }
 
 std::vector<RecordScore> score(Inference& inference, const std::vector<std::vector<int32_t>>& records) {
