@@ -39,9 +39,10 @@ std::vector<int32_t> without_end(std::vector<int32_t> ids, const data::Tokenizer
 
 void check_length(const eval::Prompt& prompt, const std::string& where, int64_t context) {
   if (std::ssize(prompt.tokens) >= context)
-    throw Error(ErrorKind::kBadData,
-                fmt::format("the prompt has {} tokens, which leaves no room in the model's context of {}", prompt.tokens.size(), context),
-                where, "give a shorter one");
+    throw Error(
+        ErrorKind::kBadData,
+        fmt::format("the prompt has {} tokens, which leaves no room in the model's context of {}", prompt.tokens.size(), context),
+        where, "give a shorter one");
 }
 
 std::vector<eval::Prompt> read_prompts(const Options& o, const data::Tokenizer& tokenizer, int64_t context) {
@@ -168,7 +169,9 @@ void add_generate(CLI::App& app, Run& run) {
   auto* prompt = verb->add_option("--prompt", o->prompt, "What each sequence begins with; nothing if left out");
   verb->add_option("--prompts", o->prompts, "A FASTA file: sequences that begin with each of its records")->excludes(prompt);
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  verb->add_option("-n,--num", o->samples, "Sequences for each prompt")->check(CLI::Range(int64_t{1}, kMost))->capture_default_str();
+  verb->add_option("-n,--num", o->samples, "Sequences for each prompt")
+      ->check(CLI::Range(int64_t{1}, kMost))
+      ->capture_default_str();
   verb->add_option("--temperature", o->sampling.temperature, "Under 1: nearer to the likeliest; 0: always the likeliest token")
       ->check(between(0, 1e6, "a number from 0 to 1000000"))
       ->capture_default_str();

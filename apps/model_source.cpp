@@ -19,8 +19,9 @@ namespace {
 std::unique_ptr<train::Checkpoint> open_checkpoint(const fs::path& path) {
   if (fs::exists(path / "manifest.json")) return std::make_unique<train::Checkpoint>(path);
   if (!fs::is_directory(path / "checkpoints")) return nullptr;
-  auto found = train::CheckpointFolder(path / "checkpoints").find(
-      [](const std::string& line) { train::show(stderr, fmt::format("cistron: {}\n", line)); });
+  auto found = train::CheckpointFolder(path / "checkpoints").find([](const std::string& line) {
+    train::show(stderr, fmt::format("cistron: {}\n", line));
+  });
   if (found == nullptr) throw Error(ErrorKind::kBadData, "the run has no checkpoint yet", path.string(), "train it first");
   return found;
 }

@@ -36,10 +36,11 @@ class CachedModel {
   void refresh_working() { parameters_->refresh_working(ctx_); }
 
   struct Prompts {
-    Tensor logits;              // [S, V] f32 after the last token of each sequence
+    Tensor logits;               // [S, V] f32 after the last token of each sequence
     std::span<const float> nll;  // of each label, 0 where there is none
   };
-  /// Sequence s begins in slots[s]; at most `prefill_tokens` tokens, no sequence empty. The results are valid until the next call.
+  /// Sequence s begins in slots[s]; at most `prefill_tokens` tokens, no sequence empty. The results are valid until the next
+  /// call.
   Prompts prefill(data::PackedBatch prompts, std::span<const int32_t> slots);
 
   /// Token i goes on with the sequence in slots[i], at positions[i]; slots differ. Gives logits [N, V] f32, valid until the next
@@ -66,7 +67,7 @@ class CachedModel {
   Context ctx_;
   model::Decoder decoder_;
   std::unique_ptr<nn::LocalParameters> parameters_;
-  std::vector<Tensor> caches_;             // a layer each
+  std::vector<Tensor> caches_;              // a layer each
   Tensor normed_, logits_, nll_, nll_sum_;  // of the last call
 };
 

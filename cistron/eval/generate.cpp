@@ -54,10 +54,9 @@ class Generation {
       batch.close_sequence();
       slots.push_back(free_slots_.back());
       free_slots_.pop_back();
-      begun.push_back(
-          {.index = next_,
-           .slot = slots.back(),
-           .result = {.prompt = &prompt, .sample = next_ % options_.samples, .tokens = prompt.tokens}});
+      begun.push_back({.index = next_,
+                       .slot = slots.back(),
+                       .result = {.prompt = &prompt, .sample = next_ % options_.samples, .tokens = prompt.tokens}});
     }
     const auto [logits, nll] = model_.prefill(batch, slots);
     for (size_t s = 0; s < begun.size(); ++s) {
@@ -137,8 +136,8 @@ class Generation {
 void generate(CachedModel& model, const GenerateOptions& options, const std::vector<Prompt>& prompts,
               const std::function<void(const Generated&)>& sink) {
   constexpr int64_t kMost = int64_t{1} << 32;  // prompts, and samples of each: they share a word
-  CISTRON_CHECK(options.samples > 0 && options.samples < kMost && std::ssize(prompts) < kMost, "[generate] {} samples of {} prompts",
-                options.samples, prompts.size());
+  CISTRON_CHECK(options.samples > 0 && options.samples < kMost && std::ssize(prompts) < kMost,
+                "[generate] {} samples of {} prompts", options.samples, prompts.size());
   CISTRON_CHECK(options.max_tokens > 0 && options.num_tokens > 0 && options.num_tokens <= model.options().model.vocabulary,
                 "[generate] {} new tokens out of {}", options.max_tokens, options.num_tokens);
   Generation(model, options, prompts, sink).run();

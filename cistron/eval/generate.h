@@ -31,9 +31,9 @@ struct Generated {
   bool ended = false;           ///< by the end token; otherwise by length
 };
 
-/// Writes on from every prompt and hands the results on in order: the prompts', then the samples'. The random number behind a token is
-/// a function of the seed, the prompt's place, the sample and the position alone; on a CPU in fp32 results do not depend, to the bit,
-/// on the number of slots, threads or samples. A prompt must be shorter than the model's capacity.
+/// Writes on from every prompt and hands the results on in order: the prompts', then the samples'. The random number behind a
+/// token is a function of the seed, the prompt's place, the sample and the position alone; on a CPU in fp32 results do not
+/// depend, to the bit, on the number of slots, threads or samples. A prompt must be shorter than the model's capacity.
 void generate(CachedModel& model, const GenerateOptions& options, const std::vector<Prompt>& prompts,
               const std::function<void(const Generated&)>& sink);
 

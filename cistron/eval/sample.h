@@ -11,8 +11,8 @@ struct Sampling {
   double top_p = 1.0;        ///< only the fewest, from the likeliest on, whose probabilities reach it; 1: all
 };
 
-/// A token of [0, num_tokens); `uniform` in [0, 1) decides. Equal logits: the lower token comes first. Throws Error(kFailed) where a
-/// logit is not finite.
+/// A token of [0, num_tokens); `uniform` in [0, 1) decides. Equal logits: the lower token comes first. Throws Error(kFailed)
+/// where a logit is not finite.
 int32_t sample(std::span<const float> logits, int64_t num_tokens, const Sampling& sampling, double uniform);
 
 /// ln of the probability that the model itself gives `token`, whatever the sampling.

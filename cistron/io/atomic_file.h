@@ -60,8 +60,8 @@ void write_file(const std::filesystem::path& path, std::string_view text);
 
 class AtomicDirectory {
  public:
-  /// Puts back what a killed run left as NAME.replaced, and creates NAME.partial, empty, in a parent that exists or is made. With `replace` an existing NAME is swapped out in `commit`;
-  /// without, it is Error(kUsage).
+  /// Puts back what a killed run left as NAME.replaced, and creates NAME.partial, empty, in a parent that exists or is made. With
+  /// `replace` an existing NAME is swapped out in `commit`; without, it is Error(kUsage).
   explicit AtomicDirectory(std::filesystem::path path, bool replace = false);
   ~AtomicDirectory();
   AtomicDirectory(const AtomicDirectory&) = delete;

@@ -109,8 +109,7 @@ void Decoder::train_step(Context& ctx, const nn::Batch& batch, const StepState& 
   ctx.grad_ready(embedding_);
 }
 
-Tensor Decoder::hidden_states(Context& ctx, const nn::Batch& batch, const Tensor& router_stats,
-                              std::span<const Tensor> caches) {
+Tensor Decoder::hidden_states(Context& ctx, const nn::Batch& batch, const Tensor& router_stats, std::span<const Tensor> caches) {
   CISTRON_CHECK(caches.empty() || caches.size() == layers_.size(), "[decoder] {} caches for {} layers", caches.size(),
                 layers_.size());
   Tensor x = embed(ctx, batch);

@@ -64,8 +64,8 @@ class Decoder {
   void evaluate(Context& ctx, const nn::Batch& batch, const Tensor& nll, Losses& losses);
   /// Forward only: logits [T, V] f32 of every token, for small inputs.
   Tensor logits(Context& ctx, const nn::Batch& batch);
-  /// Forward only: the final norm's output [T, H]. With `caches`, one a layer, the batch's keys and values are kept there, and tokens
-  /// go on with earlier ones (nn/batch.h).
+  /// Forward only: the final norm's output [T, H]. With `caches`, one a layer, the batch's keys and values are kept there, and
+  /// tokens go on with earlier ones (nn/batch.h).
   Tensor hidden_states(Context& ctx, const nn::Batch& batch, const Tensor& router_stats, std::span<const Tensor> caches = {});
   /// The head on its own: logits [N, V] f32 of final norm outputs [N, H].
   void head_logits(Context& ctx, const Tensor& normed, const Tensor& logits);

@@ -37,13 +37,8 @@ Tensor SelfAttention::attend(Context& ctx, const Tensor& qkv, const Batch& batch
   if (cache.defined())
     ops::cache_store(ctx, {.qkv = qkv, .slots = slots, .positions = positions, .shape = shape, .cache = cache});
   if (!batch.cu_seqlens.defined()) {
-    ops::attention_decode(ctx, {.qkv = qkv,
-                                .cache = cache,
-                                .slots = slots,
-                                .positions = positions,
-                                .shape = shape,
-                                .scale = scale(),
-                                .out = out});
+    ops::attention_decode(
+        ctx, {.qkv = qkv, .cache = cache, .slots = slots, .positions = positions, .shape = shape, .scale = scale(), .out = out});
     return out;
   }
   Tensor lse = ctx.empty({shape.num_heads, qkv.dim(0)}, DType::kF32);

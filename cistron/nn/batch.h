@@ -11,8 +11,8 @@ struct Batch {
   Tensor labels;       // [T] i32: the token to predict, -1 for none
   Tensor loss_weight;  // [T] f32
 
-  // Generation. A layer's keys and values are kept in its cache (ops/attention_decode.h); without cu_seqlens, each token goes on with
-  // the sequence in its slot instead.
+  // Generation. A layer's keys and values are kept in its cache (ops/attention_decode.h); without cu_seqlens, each token goes on
+  // with the sequence in its slot instead.
   Tensor cache;  // [slots, capacity, 2 kv_heads D], of the layer that reads this batch; undefined: nothing is kept
   Tensor slots;  // [T] i32, with a cache
 

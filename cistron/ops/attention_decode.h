@@ -1,11 +1,11 @@
 #pragma once
-// Attention of single tokens over the keys and values of earlier ones, for generation. A cache holds for each slot (a sequence that
-// is being written) and each position what `qkv` holds behind its queries: num_kv_heads key heads, rotated, then num_kv_heads value
-// heads. Token t stands at positions[t] of the sequence in slots[t]. The rest is as ops/attention.h has it.
+// Attention of single tokens over the keys and values of earlier ones, for generation. A cache holds for each slot (a sequence
+// that is being written) and each position what `qkv` holds behind its queries: num_kv_heads key heads, rotated, then
+// num_kv_heads value heads. Token t stands at positions[t] of the sequence in slots[t]. The rest is as ops/attention.h has it.
 //   cache_store:       cache[slots[t], positions[t], :] = keys and values of qkv[t]
 //   attention_decode:  out[t] = sum over j <= positions[t] of softmax_j(scale q_t k_j) v_j,   k_j, v_j = cache[slots[t], j]
-// Softmax in f32. Nothing behind positions[t] is read. On the CPU in f32 a token has the same bits whatever other tokens are there,
-// for any number of threads.
+// Softmax in f32. Nothing behind positions[t] is read. On the CPU in f32 a token has the same bits whatever other tokens are
+// there, for any number of threads.
 #include "cistron/ops/attention.h"
 
 namespace cistron::ops {

@@ -65,8 +65,7 @@ std::vector<fs::path> CheckpointFolder::leftovers(std::string_view suffix) const
   std::vector<fs::path> left;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder_, ignored))
-    if (entry.path().filename().string().starts_with(kPrefix) && entry.path().extension() == suffix)
-      left.push_back(entry.path());
+    if (entry.path().filename().string().starts_with(kPrefix) && entry.path().extension() == suffix) left.push_back(entry.path());
   return left;
 }
 

@@ -21,8 +21,8 @@ class RunFolder {
   /// what a resumed run cannot change; says what else differs.
   [[nodiscard]] std::unique_ptr<Checkpoint> resume_from(const RunConfig& config, uint64_t store_fingerprint,
                                                         Progress& progress) const;
-  /// Makes and locks the directory, clears it under kForce, and writes config.toml. Throws Error(kOutOfSpace), with an old run left
-  /// as it was, where the disk has no room for a checkpoint of `checkpoint_bytes`.
+  /// Makes and locks the directory, clears it under kForce, and writes config.toml. Throws Error(kOutOfSpace), with an old run
+  /// left as it was, where the disk has no room for a checkpoint of `checkpoint_bytes`.
   void prepare(const RunConfig& config, int64_t checkpoint_bytes);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }

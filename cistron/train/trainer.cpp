@@ -193,9 +193,10 @@ void Trainer::validate() {
   metrics_->log(metrics);
   result_.validation = metrics;
   if (!std::isfinite(metrics.loss))
-    progress_.warn(fmt::format("cistron: the held-out loss of step {} is not finite; a record of the validation split is too much "
-                               "for the model",
-                               metrics.step));
+    progress_.warn(
+        fmt::format("cistron: the held-out loss of step {} is not finite; a record of the validation split is too much "
+                    "for the model",
+                    metrics.step));
   progress_.say(fmt::format("step {}  held-out loss {:.4f} nats a token ({:.3f} bits, perplexity {:.2f}) over {} tokens",
                             metrics.step, metrics.loss, metrics.bits_per_token(), metrics.perplexity(),
                             with_commas(metrics.tokens)));

@@ -55,7 +55,8 @@ bool same(const Generated& a, const Generated& b) {
 // The whole sequence anew for every token.
 class FullRecomputation {
  public:
-  FullRecomputation() : decoder_(writing_model()), parameters_(decoder_.parameters(), Precision::kF32, {.parameters = growing()}) {
+  FullRecomputation()
+      : decoder_(writing_model()), parameters_(decoder_.parameters(), Precision::kF32, {.parameters = growing()}) {
     parameters_.initialise(ctx_, kWeights);
     ctx_.parameters = &parameters_;
   }
@@ -91,7 +92,8 @@ TEST(CachedModel, LogitsAreThoseOfFullRecomputation) {
   const auto compare = [&](const Tensor& logits) {
     for (size_t s = 0; s < sequences.size(); ++s) {
       const auto want = full.logits_after({sequences[s].begin(), sequences[s].begin() + static_cast<ptrdiff_t>(lengths[s])});
-      const auto other = full.logits_after({sequences[s].begin() + 1, sequences[s].begin() + 1 + static_cast<ptrdiff_t>(lengths[s])});
+      const auto other =
+          full.logits_after({sequences[s].begin() + 1, sequences[s].begin() + 1 + static_cast<ptrdiff_t>(lengths[s])});
       double worst = 0, control = 0;
       for (size_t v = 0; v < want.size(); ++v) {
         const double got = logits.data<float>()[s * want.size() + v];
@@ -144,7 +146,8 @@ TEST(Generate, ResultsDependOnNeitherSlotsNorThreadsNorSamples) {
   const auto alone = make_model(1), some = make_model(3), all = make_model(40, &pool);
   const auto want = run(*alone, with({.temperature = 2.0}, 4), prompts);
   ASSERT_EQ(want.size(), 4 * prompts.size());
-  const auto in_some = run(*some, with({.temperature = 2.0}, 4), prompts), in_all = run(*all, with({.temperature = 2.0}, 4), prompts);
+  const auto in_some = run(*some, with({.temperature = 2.0}, 4), prompts),
+             in_all = run(*all, with({.temperature = 2.0}, 4), prompts);
   const auto two = run(*some, with({.temperature = 2.0}, 2), prompts);
   size_t different = 0;
   for (size_t i = 0; i < want.size(); ++i) {

@@ -69,12 +69,10 @@ struct Problem {
   static Tensor ints(const Context& ctx, const std::vector<double>& values) {
     return tensor_of(ctx, {std::ssize(values)}, DType::kI32, values);
   }
-  void store(Context& ctx, const Tensor& from, const std::vector<double>& to_slots, const std::vector<double>& to_positions) const {
-    ops::cache_store(ctx, {.qkv = from,
-                           .slots = ints(ctx, to_slots),
-                           .positions = ints(ctx, to_positions),
-                           .shape = c.shape,
-                           .cache = cache});
+  void store(Context& ctx, const Tensor& from, const std::vector<double>& to_slots,
+             const std::vector<double>& to_positions) const {
+    ops::cache_store(
+        ctx, {.qkv = from, .slots = ints(ctx, to_slots), .positions = ints(ctx, to_positions), .shape = c.shape, .cache = cache});
   }
   void run(Context& ctx) const {
     ops::attention_decode(ctx, {.qkv = qkv,
@@ -194,8 +192,8 @@ TEST(AttentionDecodeChecks, ShapesOnMetaAndPlacesOutsideTheCache) {
     const Tensor qkv = ctx.empty({2, 64}), cache = ctx.empty(cache_shape), out = ctx.empty({2, 32});
     return error_of([&] {
       ops::cache_store(ctx, {.qkv = qkv, .slots = slots, .positions = positions, .shape = shape, .cache = cache});
-      ops::attention_decode(
-          ctx, {.qkv = qkv, .cache = cache, .slots = slots, .positions = positions, .shape = shape, .out = out});
+      ops::attention_decode(ctx,
+                            {.qkv = qkv, .cache = cache, .slots = slots, .positions = positions, .shape = shape, .out = out});
     });
   };
   const Tensor meta_ints = meta.empty({2}, DType::kI32);

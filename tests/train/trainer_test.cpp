@@ -254,7 +254,8 @@ TEST_F(TrainerTest, ADiskThatIsTooSmallLeavesTheOldRunAlone) {
   train(config(), "a");
   const auto before = metrics("a");
   RunFolder folder(run("a"), RunFolder::Mode::kForce);
-  EXPECT_THAT([&] { folder.prepare(config(), INT64_MAX / 2 + INT64_MAX / 4); }, testing::ThrowsMessage<Error>(HasSubstr("the disk has")));
+  EXPECT_THAT([&] { folder.prepare(config(), INT64_MAX / 2 + INT64_MAX / 4); },
+              testing::ThrowsMessage<Error>(HasSubstr("the disk has")));
   EXPECT_EQ(metrics("a"), before);
   EXPECT_TRUE(fs::exists(run("a") / "checkpoints/latest"));
   folder.prepare(config(), 0);
