@@ -183,7 +183,7 @@ void add_generate(CLI::App& app, Run& run) {
       ->capture_default_str();
   verb->add_option("--max-tokens", o->max_tokens, "New tokens a sequence, at most; if left out, what the model's context holds")
       ->check(CLI::Range(int64_t{1}, kMost));
-  verb->add_option("--seed", o->seed, "Another seed, other sequences")->capture_default_str();
+  verb->add_option("--seed", o->seed, "Another seed, other sequences")->check(CLI::NonNegativeNumber)->capture_default_str();
   verb->add_option("--tokenizer", o->tokenizer, "For a model that brings none: esm2 or nucleotide");
   const std::map<std::string, data::OnUnknown> on_unknown{{"error", data::OnUnknown::kError},
                                                           {"replace", data::OnUnknown::kReplace}};

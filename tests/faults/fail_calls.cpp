@@ -1,0 +1,143 @@
+// A library to preload: makes system calls on the files of one folder fail, so that a test can have every call fail in turn.
+//   FAIL_UNDER=DIR    only files below DIR count
+//   FAIL_AT=N         the N-th call fails (from 1); 0: none
+//   FAIL_EVER=1       and every one after it
+//   FAIL_WITH=ERRNO   how
+//   FAIL_COUNT=FILE   where the number of calls goes at the end
+// Counted: opening, writing, syncing, closing, renaming, removing, making folders, listing them. Reading maps files, and is opening.
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+constexpr int kFiles = 4096;
+std::atomic<long> calls{0};
+std::atomic<bool> counted[kFiles];
+
+const char* setting(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+bool fails() {
+  static const long at = std::atol(setting("FAIL_AT"));
+  static const bool ever = *setting("FAIL_EVER") == '1';
+  static const int error = std::atoi(setting("FAIL_WITH"));
+  const long call = ++calls;
+  if (at == 0 || call < at || (call > at && !ever)) return false;
+  errno = error;
+  return true;
+}
+
+bool is_under(const char* path) {
+  static const char* const folder = setting("FAIL_UNDER");
+  return path != nullptr && *folder != '\0' && std::strncmp(path, folder, std::strlen(folder)) == 0;
+}
+
+bool fails_for(const char* path) { return is_under(path) && fails(); }
+bool fails_for(int fd) { return fd >= 0 && fd < kFiles && counted[fd] && fails(); }
+
+int opened(int fd, const char* path) {
+  if (fd >= 0 && fd < kFiles) counted[fd] = is_under(path);
+  return fd;
+}
+
+template <class F>
+F next(const char* name) {
+  return reinterpret_cast<F>(dlsym(RTLD_NEXT, name));
+}
+
+struct Report {
+  ~Report() {
+    const char* path = setting("FAIL_COUNT");
+    if (*path == '\0') return;
+    const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0666));
+    char text[32];
+    const int size = std::snprintf(text, sizeof text, "%ld\n", calls.load());
+    (void)!syscall(SYS_write, fd, text, size);
+    syscall(SYS_close, fd);
+  }
+} report;
+
+int open_path(int folder, const char* path, int flags, mode_t mode) {
+  if (fails_for(path)) return -1;
+  return opened(static_cast<int>(syscall(SYS_openat, folder, path, flags, mode)), path);
+}
+
+FILE* open_stream(const char* name, const char* path, const char* mode) {
+  if (fails_for(path)) return nullptr;
+  FILE* file = next<FILE* (*)(const char*, const char*)>(name)(path, mode);
+  if (file != nullptr) opened(fileno(file), path);
+  return file;
+}
+
+mode_t mode_of(int flags, va_list list) { return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(list, mode_t) : 0; }
+
+}  // namespace
+
+extern "C" {
+
+int open(const char* path, int flags, ...) {
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = mode_of(flags, list);
+  va_end(list);
+  return open_path(AT_FDCWD, path, flags, mode);
+}
+int open64(const char* path, int flags, ...) {
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = mode_of(flags, list);
+  va_end(list);
+  return open_path(AT_FDCWD, path, flags, mode);
+}
+FILE* fopen(const char* path, const char* mode) { return open_stream("fopen", path, mode); }
+FILE* fopen64(const char* path, const char* mode) { return open_stream("fopen64", path, mode); }
+DIR* opendir(const char* path) { return fails_for(path) ? nullptr : next<DIR* (*)(const char*)>("opendir")(path); }
+
+ssize_t write(int fd, const void* data, size_t size) { return fails_for(fd) ? -1 : syscall(SYS_write, fd, data, size); }
+ssize_t writev(int fd, const iovec* parts, int count) { return fails_for(fd) ? -1 : syscall(SYS_writev, fd, parts, count); }
+ssize_t pwrite(int fd, const void* data, size_t size, off_t at) {
+  return fails_for(fd) ? -1 : syscall(SYS_pwrite64, fd, data, size, at);
+}
+ssize_t pwrite64(int fd, const void* data, size_t size, off64_t at) {
+  return fails_for(fd) ? -1 : syscall(SYS_pwrite64, fd, data, size, at);
+}
+int fsync(int fd) { return fails_for(fd) ? -1 : static_cast<int>(syscall(SYS_fsync, fd)); }
+int close(int fd) {  // closes whatever it says, as Linux does
+  const bool failed = fails_for(fd);
+  if (fd >= 0 && fd < kFiles) counted[fd] = false;
+  const int error = errno, result = static_cast<int>(syscall(SYS_close, fd));
+  if (!failed) return result;
+  errno = error;
+  return -1;
+}
+
+int rename(const char* from, const char* to) noexcept {
+  return fails_for(to) ? -1 : static_cast<int>(syscall(SYS_rename, from, to));
+}
+int renameat2(int from_fd, const char* from, int to_fd, const char* to, unsigned flags) noexcept {
+  return fails_for(to) ? -1 : static_cast<int>(syscall(SYS_renameat2, from_fd, from, to_fd, to, flags));
+}
+int mkdir(const char* path, mode_t mode) noexcept {
+  return fails_for(path) ? -1 : static_cast<int>(syscall(SYS_mkdir, path, mode));
+}
+int unlink(const char* path) noexcept { return fails_for(path) ? -1 : static_cast<int>(syscall(SYS_unlink, path)); }
+int rmdir(const char* path) noexcept { return fails_for(path) ? -1 : static_cast<int>(syscall(SYS_rmdir, path)); }
+int remove(const char* path) noexcept {
+  return fails_for(path) ? -1 : next<int (*)(const char*)>("remove")(path);
+}
+
+}  // extern "C"

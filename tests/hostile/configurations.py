@@ -1,0 +1,63 @@
+"""TOML, and what --set makes of it."""
+
+TRAIN = "train @/c.toml --out @/run"
+
+
+def toml(text):
+    return lambda here, _: (here / "c.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+CASES = [
+    ("no configuration", lambda here, _: None, TRAIN, 2,
+     "cannot read the configuration: @/c.toml: give a TOML file, such as configs/tiny-protein.toml"),
+    ("a folder for a configuration", lambda here, _: (here / "c.toml").mkdir(), TRAIN, 2,
+     "cannot read the configuration: @/c.toml: give a TOML file, such as configs/tiny-protein.toml"),
+    ("an empty configuration", toml(""), TRAIN, 2,
+     "the configuration has no model: [model]: give model.preset, or all its sizes"),
+    ("an unknown key", toml("[train]\nstepss = 1\n"), TRAIN, 2,
+     "unknown key 'stepss' in [train]: @/c.toml:2: did you mean 'steps'? The keys are steps, tokens, batch_tokens, micro_batch_tokens, seed, validate_every, validate_tokens, checkpoint_every, keep_last, recompute"),
+    ("an unknown section", toml("[trian]\nsteps = 1\n"), TRAIN, 2,
+     "unknown section [trian]: @/c.toml:2: did you mean [train]? The sections are model, data, train, optimizer, precision, moe, parallel, device"),
+    ("a key outside a section", toml("steps = 1\n"), TRAIN, 2,
+     "key 'steps' stands outside a section: @/c.toml:1: put it under a [section]"),
+    ("text for a number", toml('[train]\nsteps = "many"\n'), TRAIN, 2,
+     "train.steps must be a whole number: @/c.toml:2: length of the run; beats tokens"),
+    ("a broken number of steps", toml("[train]\nsteps = 1.5\n"), TRAIN, 2,
+     "train.steps must be a whole number: @/c.toml:2: length of the run; beats tokens"),
+    ("a number out of range", toml("[train]\nsteps = -1\n"), TRAIN, 2,
+     "train.steps = -1 is out of range: @/c.toml:2: give a number from 0 to 9e+18"),
+    ("a number too large for TOML", toml("[train]\nsteps = 99999999999999999999\n"), TRAIN, 2,
+     "not valid TOML (Error while parsing decimal integer: '99999999999999999999' is not representable in 64 bits): @/c.toml:2: mend that line"),
+    ("not a number", toml("[optimizer]\nlr = nan\n"), TRAIN, 2,
+     "optimizer.lr = nan is out of range: @/c.toml:2: give a number from 0 to 1000"),
+    ("a date", toml("[train]\nsteps = 2026-01-01\n"), TRAIN, 2,
+     "a value of a kind that no setting has: @/c.toml:2: give a number, a string, true or false"),
+    ("a key that stands twice", toml("[train]\nsteps = 1\nsteps = 2\n"), TRAIN, 2,
+     "not valid TOML (Error while parsing key-value pair: cannot redefine existing integer 'steps'): @/c.toml:3: mend that line"),
+    ("a section that stands twice", toml("[train]\nsteps = 1\n[train]\nseed = 2\n"), TRAIN, 2,
+     "not valid TOML (Error while parsing table header: cannot redefine existing table 'train'): @/c.toml:3: mend that line"),
+    ("a section that is not closed", toml("[train\nsteps = 1\n"), TRAIN, 2,
+     "not valid TOML (Error while parsing table header: expected ']', saw '\\n'): @/c.toml:1: mend that line"),
+    ("a text that is not closed", toml('[data]\nstore = "a\n'), TRAIN, 2,
+     "not valid TOML (Error while parsing string: unescaped control characters other than TAB (U+0009) are explicitly prohibited): @/c.toml:2: mend that line"),
+    ("a preset that does not exist", toml('[model]\npreset = "tiny-protien"\n'), TRAIN, 2,
+     "model.preset: @/c.toml:2: unknown preset: 'tiny-protien': did you mean 'tiny-protein'? The presets are fine-grained-64, mixtral-8x7b, progen3-3b, tiny-protein"),
+    ("a list of sections", toml("[[train]]\nsteps = 1\n"), TRAIN, 2,
+     "a list of sections [[train]]: @/c.toml:1: write [section] once"),
+    ("a list 100,000 deep", toml("[train]\nsteps = " + "[" * 100_000 + "\n"), TRAIN, 2,
+     "not valid TOML (Error while parsing value: exceeded maximum nested value depth of 256 (TOML_MAX_NESTED_VALUES)): @/c.toml:2: mend that line"),
+    ("a NUL in a configuration", toml(b"[train]\nsteps\0 = 1\n"), TRAIN, 2,
+     "a character that is not plain ASCII: @/c.toml:2: put it between quotes or after #"),
+    ("a configuration that is not UTF-8 outside texts", toml(b"[tr\xffin]\n"), TRAIN, 2,
+     "a character that is not plain ASCII: @/c.toml:1: put it between quotes or after #"),
+    ("a text that is not UTF-8", toml(b'[data]\nstore = "\xff"\n'), TRAIN, 2,
+     "not valid TOML (Encountered invalid utf-8 sequence): @/c.toml:2: mend that line"),
+    ("a store that is missing", toml('[model]\npreset = "tiny-protein"\n[train]\nsteps = 1\n[data]\nstore = "none"\n'), TRAIN, 3,
+     "not a token store: none: cistron prepare makes one"),
+    ("no store", toml('[model]\npreset = "tiny-protein"\n[train]\nsteps = 1\n'), TRAIN, 2,
+     "no data to train on: data.store: give a directory that `cistron prepare` made"),
+    ("an override without a value", toml("[train]\nsteps = 1\n"), TRAIN + " --set train.steps", 2,
+     "not an override: --set train.steps: write --set section.key=value"),
+    ("an override of an unknown key", toml("[train]\nsteps = 1\n"), TRAIN + " --set train.step=1", 2,
+     "unknown key 'step' in [train]: --set train.step=1: did you mean 'steps'? The keys are steps, tokens, batch_tokens, micro_batch_tokens, seed, validate_every, validate_tokens, checkpoint_every, keep_last, recompute"),
+]
