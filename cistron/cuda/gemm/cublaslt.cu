@@ -54,7 +54,7 @@ cudaDataType_t type_of(DType dtype) { return dtype == DType::kBF16 ? CUDA_R_16BF
 
 /// What a plan depends on.
 struct Key {
-  int device;
+  int device, sm_budget;
   DType in, out;
   bool a_along, b_along, accumulate;
   int64_t a_pitch, b_pitch, out_pitch, m, n, k;
@@ -68,8 +68,9 @@ uint64_t alignment(const void* data) {
 }
 
 Key key_of(const Context& ctx, const DenseProduct& p) {
-  return {ctx.device.index, p.in, p.out_dtype, p.a.along, p.b.along,           p.accumulate,        p.a.pitch,       p.b.pitch,
-          p.out_pitch,      p.m,  p.n,         p.k,       alignment(p.a.data), alignment(p.b.data), alignment(p.out)};
+  return {ctx.device.index,    ctx.sm_budget,   p.in,        p.out_dtype, p.a.along, p.b.along, p.accumulate,
+          p.a.pitch,           p.b.pitch,       p.out_pitch, p.m,         p.n,       p.k,       alignment(p.a.data),
+          alignment(p.b.data), alignment(p.out)};
 }
 
 /// Row-major out = A B^T is column-major out^T = B A^T.
@@ -101,6 +102,10 @@ Plan make_plan(cublasLtHandle_t handle, const DenseProduct& p, const Key& key) {
   Plan plan;
   check(functions().MatmulDescInit_internal(&plan.description, sizeof(plan.description), CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "description");
+  if (key.sm_budget > 0)
+    check(functions().MatmulDescSetAttribute(&plan.description, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &key.sm_budget,
+                                             sizeof(key.sm_budget)),
+          "multiprocessors");
   set_operation(plan, CUBLASLT_MATMUL_DESC_TRANSA, p.b.along);
   set_operation(plan, CUBLASLT_MATMUL_DESC_TRANSB, !p.a.along);
   set_layout(plan.a, p.in, p.a, p.m, p.k);
