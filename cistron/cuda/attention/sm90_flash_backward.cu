@@ -8,13 +8,15 @@
 namespace cistron::cuda::flash::sm90 {
 namespace {
 
-template <int kHeadDim, bool kKeys, int kTileColumns>
+template <int kHeadDim, bool kKeys, int kMathGroups, int kTileColumns>
 struct BackwardTile {
   static constexpr int kD = kHeadDim;
   static constexpr bool kByKey = kKeys;
-  static constexpr int kMathThreads = 2 * device::kWarpgroup;
+  static constexpr int kMathThreads = kMathGroups * device::kWarpgroup;
   static constexpr int kThreads = kMathThreads + device::kWarpgroup;
-  static constexpr int kRows = 128;
+  static constexpr int kRows = 64 * kMathGroups;
+  static constexpr int kMathRegisters = kMathGroups == 2 ? 240 : 160;
+  static constexpr int kCopyRegisters = kMathGroups == 2 ? 24 : 32;
   // A thread's registers: kD / 2 of each sum, kColumns / 2 of scores and of dp, kColumns / 4 of both as operands.
   static constexpr int kColumns = kTileColumns;
   static constexpr int kStages = 2;
@@ -290,11 +292,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) backward_kernel(const __gri
   ranges.find(problem.p.sequences, first);  // and all threads meet
 
   if (device::warp_index() >= Tile::kMathThreads / device::kWarp) {
-    device::give_registers<24>();
+    device::give_registers<Tile::kCopyRegisters>();
     if (device::warp_index() == Tile::kMathThreads / device::kWarp)
       feed(problem, shared, bytes, own, first, ranges.begin(), ranges.end());
   } else {
-    device::take_registers<240>();
+    device::take_registers<Tile::kMathRegisters>();
     Math<Tile> math(problem.p, shared, bytes, own, first);
     math.run(ranges);
     math.store();
@@ -316,18 +318,18 @@ void launch_tile(Context& ctx, const ops::AttentionBackward& args) {
   launch(ctx, backward_kernel<Tile>, blocks, Tile::kThreads, Tile::kBytes, problem);
 }
 
-template <int kD, int kQueries, int kKeys>
+template <int kD, int kQueries, int kGroups, int kKeys>
 void launch_backward(Context& ctx, const ops::AttentionBackward& args) {
-  launch_tile<BackwardTile<kD, true, kQueries>>(ctx, args);
-  launch_tile<BackwardTile<kD, false, kKeys>>(ctx, args);
+  launch_tile<BackwardTile<kD, true, 2, kQueries>>(ctx, args);
+  launch_tile<BackwardTile<kD, false, kGroups, kKeys>>(ctx, args);
 }
 
 }  // namespace
 
 void backward(Context& ctx, const ops::AttentionBackward& args) {
-  if (args.shape.head_dim == 64) return launch_backward<64, 96, 128>(ctx, args);
-  if (args.shape.head_dim == 80) return launch_backward<80, 64, 96>(ctx, args);
-  launch_backward<128, 64, 96>(ctx, args);
+  if (args.shape.head_dim == 64) return launch_backward<64, 96, 2, 128>(ctx, args);
+  if (args.shape.head_dim == 80) return launch_backward<80, 64, 2, 96>(ctx, args);
+  launch_backward<128, 64, 2, 96>(ctx, args);
 }
 
 }  // namespace cistron::cuda::flash::sm90
