@@ -37,6 +37,9 @@ class ParameterAccess {
 /// The dtype of activations and of working copies of weights.
 enum class Precision : uint8_t { kF32, kBF16 };
 
+/// Whose kernels run the grouped products on CUDA: the card's own where it has some, or those of every card since sm_80.
+enum class GemmKernels : uint8_t { kAuto, kPortable };
+
 struct Context {
   Device device;
   Device planned;                         ///< on the meta device: the one whose memory is planned
@@ -45,7 +48,8 @@ struct Context {
   ParameterAccess* parameters = nullptr;  ///< null: no module may be run
   CUstream_st* stream = nullptr;          ///< on CUDA, the queue that everything runs on; null: the default one
   Precision precision = Precision::kF32;
-  int sm_budget = 0;                 ///< multiprocessors a persistent kernel may take; 0: all
+  int sm_budget = 0;  ///< multiprocessors a persistent kernel may take; 0: all
+  GemmKernels gemm = GemmKernels::kAuto;
   bool fuse = true;                  ///< false: every operation of a Sequential by itself, to compare with
   const dist::Mesh* mesh = nullptr;  ///< the ranks that work on one model together; null: this one alone
   double headroom = 1.25;            ///< room for what is routed to an expert-parallel rank: this times the mean

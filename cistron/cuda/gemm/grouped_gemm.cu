@@ -1,4 +1,4 @@
-// Which kernels run the grouped products: by the card and the dtype, nothing else; on the context's card. No device code; `.cu`
+// Which kernels run the grouped products: by the card, the dtype and `ctx.gemm`; on the context's card. No device code; `.cu`
 // since it needs nvcc's build.
 #include "cistron/cuda/gemm/portable.h"
 #include "cistron/cuda/gemm/sm90_grouped_gemm.h"
@@ -8,7 +8,7 @@ namespace cistron::cuda {
 namespace {
 
 /// wgmma and the bulk copy engine are Hopper's alone: not 8.x, and not what came after.
-bool on_hopper(const Context& ctx) { return compute_capability(ctx) == 90; }
+bool on_hopper(const Context& ctx) { return ctx.gemm == GemmKernels::kAuto && compute_capability(ctx) == 90; }
 bool hopper_takes(const Context& ctx, const Tensor& operand) { return operand.dtype() == DType::kBF16 && on_hopper(ctx); }
 
 }  // namespace
