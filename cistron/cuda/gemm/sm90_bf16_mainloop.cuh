@@ -1,6 +1,6 @@
 #pragma once
-// d[64, 256] of each math warpgroup = A[128, k] B[256, k]^T in bf16, K blocks of 64. While one
-// warpgroup hands a stage back, the other's products keep the tensor cores busy.
+// d[64, 256] of each math warpgroup += A[64, 64] B[256, 64]^T in bf16, for each K block. While one warpgroup hands a stage back,
+// the other's products keep the tensor cores busy.
 #include "cistron/cuda/device/wgmma.cuh"
 #include "cistron/cuda/gemm/sm90_tile.cuh"
 
@@ -19,31 +19,23 @@ struct Bf16Mainloop {
 
   __device__ static uint32_t scale_bytes(const Problem&, const Tile&) { return 0; }
   __device__ static void load_scales(const Problem&, const Tile&, int, uint32_t, uint32_t) {}
-  __device__ static void decode_scales(const Problem&, const Tile&, int, uint32_t, uint32_t) {}
+  __device__ static uint32_t weight_scales(const Problem&, const Tile&, int) { return 0; }
+  __device__ static void decode_scales(uint32_t, uint32_t, uint32_t) {}
 
   template <class Stages>
-  __device__ static __forceinline__ void run(float (&d)[kTileN / 2], const Problem&, Stages& stages, const Tile& tile) {
+  __device__ static __forceinline__ void add_block(float (&d)[kTileN / 2], const Stages& stages, const MathWarp& self) {
     using Mma = device::Wgmma<device::Bf16, kTileN, kA, kB>;
-    const uint32_t half = device::warp_index() / 4 * device::kPanelBytes;
+    const uint64_t a = device::operand<kA>(stages.a() + self.panel);
+    const uint64_t b = device::operand<kB>(stages.b());
+    device::wgmma_pin(d);
+    device::wgmma_begin();
 #pragma unroll
-    for (float& value : d) value = 0;
-#pragma unroll 1
-    for (int block = 0; block < tile.k_blocks; ++block) {
-      stages.pipeline.wait_full();
-      const uint64_t a = device::operand<kA>(stages.a() + half);
-      const uint64_t b = device::operand<kB>(stages.b());
-      device::wgmma_pin(d);
-      device::wgmma_begin();
-#pragma unroll
-      for (int k = 0; k < kBlockK / 16; ++k)
-        Mma::run(d, a + k * device::kOperandStep<kA>, b + k * device::kOperandStep<kB>, true);
-      device::wgmma_commit();
-      device::wgmma_pin(d);
-      device::wgmma_wait<0>();
-      device::wgmma_pin(d);
-      stages.pipeline.release();
-      stages.pipeline.advance();
-    }
+    for (int k = 0; k < kBlockK / 16; ++k) Mma::run(d, a + k * device::kOperandStep<kA>, b + k * device::kOperandStep<kB>, true);
+    device::wgmma_commit();
+    device::wgmma_pin(d);
+    device::wgmma_wait<0>();
+    device::wgmma_pin(d);
+    stages.pipeline.release();
   }
 };
 

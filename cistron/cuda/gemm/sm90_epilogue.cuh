@@ -7,8 +7,8 @@
 //   finish(args, tile, staging, barriers, d) after them, by all math warps: d are this warp's 16 rows
 // Here those that store d as it is, in a format:
 //   kColumns                        columns of one piece: 128 bytes of output
-//   write(staging, d, lane)         this warp's piece [16, kColumns] from 4 registers for each 8 columns, rows of 128 bytes, swizzled
-//   store(map, at, staging)         one thread: the piece to global memory
+//   write(staging, d, lane)         this warp's piece [16, kColumns] from 4 registers for each 8 columns, rows of 128 bytes,
+//   swizzled store(map, at, staging)         one thread: the piece to global memory
 // Each warp stores its own 16 rows, some pieces in flight, without waiting for the others.
 #include <cuda_bf16.h>
 
@@ -32,10 +32,10 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
 
 /// Four 8 x 8 blocks of bf16 to a swizzled piece: 16 rows by chunks i and i + 1.
 __device__ __forceinline__ void store_blocks(uint32_t piece, int i, int lane, const uint32_t* v) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                   chunk_address(piece, lane % 16, i + lane / 16)),
-               "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
-               : "memory");
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(chunk_address(piece, lane % 16, i + lane / 16)),
+      "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+      : "memory");
 }
 
 struct StoreBf16 {
@@ -100,6 +100,7 @@ struct Store {
   static constexpr int kTileColumns = kTileN;
   static constexpr int kBuffers = kWarpBuffers;
   static constexpr int kBarriers = 0;
+  static_assert(kTileN / Format::kColumns % kBuffers == 0);  // else a tile's first piece would meet another order of buffers
 
   struct Args {
     CUtensorMap out;

@@ -1,7 +1,8 @@
 #pragma once
-// Persistent grouped product. Clusters of two blocks; each block has two math warpgroups, 64 rows of the tile each, one thread
-// that feeds them through the copy engine, and where scales are many a warp that decodes them. `Mainloop` and `Epilogue` are
-// types (`sm90_*_mainloop.cuh`, `sm90_epilogue.cuh`). Deterministic: each element of out is one chain of sums in a fixed order.
+// Persistent grouped product. Clusters of two blocks; each block has two math warpgroups, 64 rows of the tile each, a thread that
+// picks tiles, one that feeds the math warps through the copy engine, and where there are scales a warp that decodes them.
+// `Mainloop` (what a K block adds: `sm90_*_mainloop.cuh`) and `Epilogue` (`sm90_epilogue.cuh`) are types. Deterministic: each
+// element of out is one chain of sums in a fixed order.
 #include "cistron/cuda/device/wgmma.cuh"
 #include "cistron/cuda/gemm/sm90_epilogue.cuh"
 #include "cistron/cuda/gemm/sm90_tile.cuh"
@@ -18,15 +19,18 @@ struct Stages {
   static constexpr uint32_t kBBytes = Mainloop::kTileN * 128;
   static constexpr uint32_t kStageBytes = kABytes + kBBytes;
   static constexpr int kStages = Mainloop::kStages;
-  // Of 227 KiB: 4 x 48 KiB of operands and 32 KiB of staging, or 3 x 48 and 64; the rest for scales, barriers and the experts'
-  // table.
+  static constexpr bool kDecodes = Mainloop::kDecodedBytes > 0;
+  // Of 227 KiB: 4 x 48 KiB of operands and 32 KiB of staging, or what the main loop says; the rest for scales, barriers, tiles
+  // and the experts' table.
   static constexpr uint32_t kStagingBytes = Epilogue::kBuffers * kPieceBytes;  // of one warp
   static constexpr uint32_t kStaging = kStages * kStageBytes;
   static constexpr uint32_t kScales = kStaging + kMathWarps * kStagingBytes;
   static constexpr uint32_t kDecoded = kScales + kStages * Mainloop::kScaleBytes;
   static constexpr uint32_t kBarriers = kDecoded + kStages * Mainloop::kDecodedBytes;
   static constexpr uint32_t kWarpBarriers = kBarriers + Pipeline<kStages>::kBytes;
-  static constexpr uint32_t kTable = kWarpBarriers + kMathWarps * Epilogue::kBarriers * 8;
+  static constexpr uint32_t kRing = kWarpBarriers + kMathWarps * Epilogue::kBarriers * 8;
+  static constexpr uint32_t kTable = kRing + TileRing::kBytes;
+  static_assert(kBarriers % 8 == 0);
 
   uint32_t base;
   Pipeline<kStages> pipeline{base + kBarriers};
@@ -68,50 +72,87 @@ __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap* map
   for (int box = 0; box < kShare * kClusterSize; ++box) device::load_box(to + box * kBox * 128, map, at(box), barrier);
 }
 
+/// By one thread: picks the tiles of this block.
 template <class Mainloop, class Epilogue, bool kRagged>
-__device__ __forceinline__ void feed(const Problem& p, Stages<Mainloop, Epilogue>& stages, const int* ends) {
-  TileWalk<kRagged, Epilogue::kTileColumns, Mainloop::kBlockK> walk(p, ends);
+__device__ __forceinline__ void pick(const Extent& extent, TileRing& ring, const int* ends) {
+  TileWalk<kRagged, Epilogue::kTileColumns, Mainloop::kBlockK> walk(extent, ends, static_cast<int>(blockIdx.x) / kClusterSize,
+                                                                    static_cast<int>(gridDim.x) / kClusterSize,
+                                                                    device::cluster_rank());
+  for (Tile tile; walk.next(tile);) ring.put(tile);
+  ring.put({.expert = -1});
+}
+
+/// By one thread: brings a tile's operands.
+template <bool kRagged, class Mainloop, class Epilogue>
+__device__ __forceinline__ void feed(const Problem& p, Stages<Mainloop, Epilogue>& stages, const Tile& tile) {
   const int rank = device::cluster_rank();
-  for (Tile tile; walk.next(tile);) {
-    for (int block = 0; block < tile.k_blocks; ++block) {
-      stages.pipeline.wait_empty();
-      const uint32_t full = stages.pipeline.full();
-      const int k = tile.first_k + block * Mainloop::kBlockK;
-      device::barrier_expect(full, stages.kStageBytes + Mainloop::scale_bytes(p, tile));
-      load_operand<Mainloop::kA, kTileM>(stages.a(), &p.a, tile.row, kBoxRows<Mainloop::kA, kTileM>, k, 0, tile.shares_a, rank, full);
-      load_operand<Mainloop::kB, Mainloop::kTileN>(stages.b(), &p.b, tile.n, p.b_step, k, kRagged ? 0 : tile.expert, !tile.shares_a, rank,
-                                                   full);
-      Mainloop::load_scales(p, tile, k, stages.scales(), full);
-      stages.pipeline.advance();
-    }
+  for (int block = 0; block < tile.k_blocks; ++block) {
+    stages.pipeline.wait_empty();
+    const uint32_t full = stages.pipeline.full();
+    const int k = tile.first_k + block * Mainloop::kBlockK;
+    device::barrier_expect(full, stages.kStageBytes + Mainloop::scale_bytes(p, tile));
+    load_operand<Mainloop::kA, kTileM>(stages.a(), &p.a, tile.row, kBoxRows<Mainloop::kA, kTileM>, k, 0, tile.shares_a, rank,
+                                       full);
+    load_operand<Mainloop::kB, Mainloop::kTileN>(stages.b(), &p.b, tile.n, p.b_step, k, kRagged ? 0 : tile.expert, !tile.shares_a,
+                                                 rank, full);
+    Mainloop::load_scales(p, tile, k, stages.scales(), full);
+    stages.pipeline.advance();
   }
 }
 
-/// By one warp: floats of each stage's scales.
-template <class Mainloop, class Epilogue, bool kRagged>
-__device__ __forceinline__ void decode(const Problem& p, Stages<Mainloop, Epilogue>& stages, const int* ends) {
-  TileWalk<kRagged, Epilogue::kTileColumns, Mainloop::kBlockK> walk(p, ends);
-  for (Tile tile; walk.next(tile);) {
-    for (int block = 0; block < tile.k_blocks; ++block) {
-      stages.pipeline.wait_full();
-      Mainloop::decode_scales(p, tile, block, stages.scales(), stages.decoded());
-      device::barrier_arrive(stages.pipeline.decoded());
-      stages.pipeline.advance();
-    }
+/// By one warp: floats of the scales of a tile's stages.
+template <class Mainloop, class Epilogue>
+__device__ __forceinline__ void decode(const Problem& p, Stages<Mainloop, Epilogue>& stages, const Tile& tile) {
+  for (int block = 0; block < tile.k_blocks; ++block) {
+    const uint32_t weights = Mainloop::weight_scales(p, tile, block);
+    stages.pipeline.wait_full();
+    Mainloop::decode_scales(weights, stages.scales(), stages.decoded());
+    device::barrier_arrive(stages.pipeline.decoded());
+    stages.pipeline.advance();
   }
 }
 
-template <class Mainloop, class Epilogue, bool kRagged>
-__device__ __forceinline__ void multiply(const Problem& p, const typename Epilogue::Args& args,
-                                         Stages<Mainloop, Epilogue>& stages, const int* ends) {
-  TileWalk<kRagged, Epilogue::kTileColumns, Mainloop::kBlockK> walk(p, ends);
-  const int warp = device::warp_index();
-  const uint32_t staging = stages.staging(warp), barriers = stages.barriers(warp);
-  for (Tile tile; walk.next(tile);) {
-    float d[Mainloop::kTileN / 2];
+/// The warps that are not math warps: one picks tiles, one feeds, one decodes.
+template <bool kRagged, class Mainloop, class Epilogue>
+__device__ __forceinline__ void supply(const Problem& p, Stages<Mainloop, Epilogue>& stages, TileRing& ring, const int* ends) {
+  const int role = device::warp_index() - kMathWarps;
+  const bool first = device::lane_index() == 0;
+  if (role == 0 && first) pick<Mainloop, Epilogue, kRagged>(p, ring, ends);
+  if (role != 1 && (role != 2 || !stages.kDecodes)) return;
+  while (true) {
+    const Tile& tile = ring.get();
+    if (tile.expert < 0) break;
+    if (role == 2) {
+      decode(p, stages, tile);
+    } else if (first) {
+      feed<kRagged>(p, stages, tile);
+    }
+    ring.release();
+  }
+}
+
+/// The math warps: 16 rows of every tile each.
+template <class Mainloop, class Epilogue>
+__device__ __forceinline__ void multiply(const typename Epilogue::Args& args, Stages<Mainloop, Epilogue>& stages,
+                                         TileRing& ring) {
+  const MathWarp self;
+  const uint32_t staging = stages.staging(device::warp_index()), barriers = stages.barriers(device::warp_index());
+  while (true) {
+    const Tile& tile = ring.get();
+    if (tile.expert < 0) break;
     if (tile.rows > 0) Epilogue::begin(args, tile, staging, barriers);
-    Mainloop::run(d, p, stages, tile);
+    float d[Mainloop::kTileN / 2];
+#pragma unroll
+    for (float& value : d) value = 0;
+    const int k_blocks = tile.k_blocks;
+#pragma unroll 1
+    for (int block = 0; block < k_blocks; ++block) {
+      stages.pipeline.wait_full();
+      Mainloop::add_block(d, stages, self);
+      stages.pipeline.advance();
+    }
     if (tile.rows > 0) Epilogue::finish(args, tile, staging, barriers, d);
+    ring.release();
   }
   if (device::lane_index() == 0) device::wait_stores_read<0>();
 }
@@ -121,22 +162,25 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
     grouped_gemm_kernel(const __grid_constant__ Problem p, const __grid_constant__ typename Epilogue::Args args) {
   extern __shared__ __align__(1024) uint8_t shared[];
   Stages<Mainloop, Epilogue> stages{device::shared_address(shared)};
+  TileRing ring{stages.base + stages.kRing, reinterpret_cast<Tile*>(shared + stages.kRing + TileRing::kBarrierBytes)};
   int* ends = reinterpret_cast<int*>(shared + stages.kTable);
   const int warp = device::warp_index();
   if (warp == 0) count_pairs<kRagged>(p, Epilogue::kTileColumns, ends);
   if (warp < kMathWarps && device::lane_index() == 0) Epilogue::init(stages.barriers(warp));
-  if (threadIdx.x == 0) stages.pipeline.init();
+  if (threadIdx.x == 0) {
+    ring.init(kMathWarps + 1 + stages.kDecodes);
+    stages.pipeline.init();
+  }
   __syncthreads();
   device::cluster_sync();
 
   if (warp >= kMathWarps) {
     device::give_registers<40>();
-    if (warp == kMathWarps && device::lane_index() == 0) feed<Mainloop, Epilogue, kRagged>(p, stages, ends);
-    if (Mainloop::kDecodedBytes > 0 && warp == kMathWarps + 1) decode<Mainloop, Epilogue, kRagged>(p, stages, ends);
+    supply<kRagged>(p, stages, ring, ends);
     __syncwarp();
   } else {
     device::take_registers<232>();
-    multiply<Mainloop, Epilogue, kRagged>(p, args, stages, ends);
+    multiply(args, stages, ring);
     __syncwarp();
   }
   device::cluster_sync();  // the other block may still write here, or arrive at these barriers

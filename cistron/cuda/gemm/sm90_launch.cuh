@@ -51,8 +51,7 @@ void launch(Context& ctx, const Problem& p, const typename Epilogue::Args& args)
   constexpr int64_t kTable = Stages<Mainloop, Epilogue>::kTable;
   const int64_t bytes = kTable + int64_t{4} * p.experts;
   const int64_t limit = shared_memory_per_block(ctx);
-  CISTRON_CHECK(bytes <= limit, "[grouped_gemm] {} experts on one device: at most {}", p.experts,
-                (limit - kTable) / 4);
+  CISTRON_CHECK(bytes <= limit, "[grouped_gemm] {} experts on one device: at most {}", p.experts, (limit - kTable) / 4);
   const int blocks = multiprocessors(ctx) / kClusterSize * kClusterSize;
   CISTRON_CHECK(blocks > 0, "[grouped_gemm] an sm_budget of {}: at least {} wanted", ctx.sm_budget, kClusterSize);
   CISTRON_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));

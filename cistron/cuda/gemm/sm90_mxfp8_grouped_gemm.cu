@@ -1,6 +1,7 @@
 #include "cistron/cuda/gemm/sm90_grouped_gemm.h"
 #include "cistron/cuda/gemm/sm90_launch.cuh"
 #include "cistron/cuda/gemm/sm90_mxfp8_mainloop.cuh"
+#include "cistron/cuda/gemm/sm90_mxfp8_scaling.cuh"
 
 namespace cistron::cuda::sm90 {
 namespace {
@@ -27,16 +28,16 @@ void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args) {
                 w.depth());
   if (w.group == 32) {
     CISTRON_CHECK(w.block_rows == 96, "[mxfp8_grouped_gemm] weight blocks of {} rows with group 32: 96 wanted", w.block_rows);
-    return rows_times_weights<Mxfp8Group32>(ctx, args, w.sections);
+    return rows_times_weights<Mxfp8Mainloop<Mxfp8Group32>>(ctx, args, w.sections);
   }
   CISTRON_CHECK(w.block_rows == 128 && (w.sections == 1 || w.rows() / w.sections % 128 == 0),
                 "[mxfp8_grouped_gemm] weight blocks of {} rows in {} parts of {}: blocks of 128 wanted", w.block_rows, w.sections,
                 w.rows());
-  rows_times_weights<Mxfp8Group128>(ctx, args, 1);
+  rows_times_weights<Mxfp8Mainloop<Mxfp8Group128>>(ctx, args, 1);
 }
 
 void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args) {
-  using Mainloop = Mxfp8Group128Wgrad;
+  using Mainloop = Mxfp8Mainloop<Mxfp8Group128Wgrad>;
   CISTRON_CHECK(args.dy.group == 128, "[mxfp8_grouped_wgrad] scale groups of {}: 128 wanted (group 32 contracts rows in bf16)",
                 args.dy.group);
   Problem p = problem_of<Mainloop>(args.dy.elements, args.x.elements, args.out.dim(2), args.groups);
