@@ -31,7 +31,7 @@ def objects(text):
 def test_help_and_version(program, directory):
     assert "backends: cpu" in program.ok("--version").stdout
     assert "Example" in program.ok("--help").stdout
-    for verb in ["prepare", "train", "score", "generate", "export", "import", "info", "bench train"]:
+    for verb in ["prepare", "train", "score", "generate", "export", "import", "info", "bench train", "bench kernels"]:
         text = program.ok(*verb.split(), "--help").stdout
         assert "Example" in text and "cistron " + verb in text, verb
         for option in ["--json", "--quiet", "--threads", "--device"]:
@@ -234,6 +234,7 @@ def test_bench(program, directory):
     assert line["name"] == "train" and line["milliseconds"] > 0 and line["shape"]["layers"] == 1
     assert line["peak_resident_bytes"] > line["planned_bytes"] > 4 * 4 * 1_900_000
     assert "tokens/s" in program.ok("bench", "train", "--layers", 1, "--batch", 2, "--seq", 32, "--steps", 1).stdout
+    program.fails(2, "kernel_benchmarks", "bench", "kernels", "--device", "cpu")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // The MXFP8 grouped products on Hopper against float64, of the decoded operands, on the card.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <random>
@@ -181,6 +182,37 @@ void swap_scales(RefProduct& p) {
     std::swap(pair[0], pair[1]);
     CISTRON_CUDA_CHECK(cudaMemcpy(first, pair, 2, cudaMemcpyHostToDevice));
   }
+}
+
+/// Exchanges the scales of B's first two row blocks in every group of one expert: of a weight.
+void swap_weight_scales(RefProduct& p) {
+  auto* scales = const_cast<uint8_t*>(p.b.scales) + p.b.e_scale;
+  const auto bytes = static_cast<size_t>(p.b.mn_scale);
+  std::vector<uint8_t> pair(2 * bytes);
+  CISTRON_CUDA_CHECK(cudaMemcpy(pair.data(), scales, 2 * bytes, cudaMemcpyDeviceToHost));
+  std::rotate(pair.begin(), pair.begin() + static_cast<int64_t>(bytes), pair.end());
+  CISTRON_CUDA_CHECK(cudaMemcpy(scales, pair.data(), 2 * bytes, cudaMemcpyHostToDevice));
+}
+
+TEST_F(Sm90Mxfp8GroupedGemm, SwappedWeightScalesAreRejected) {
+  for (const int64_t group : {32, 128}) {
+    const Case c{.group = group, .counts = {200, 128, 300}, .n = 384, .k = 512};
+    const double error = run(c, {.elements = {.seed = 3, .scale = 60}}, swap_weight_scales).relative();
+    EXPECT_TRUE(std::isfinite(error)) << c;
+    EXPECT_GT(error, 10 * tolerance(group)) << c;
+  }
+}
+
+/// Weight gradients whose sides are no multiples of a tile or of a scale group, over rows that are none either.
+TEST_F(Sm90Mxfp8GroupedGemm, WgradOfAnySides) {
+  for (const auto& [n, k] : {std::pair{16, 16}, {144, 80}, {272, 400}, {1040, 208}})
+    for (const bool accumulate : {false, true}) {
+      const Case c{.wgrad = true, .accumulate = accumulate, .counts = {1, 100, 0, 257, 130}, .n = n, .k = k};
+      const Deviation d = run(c, {.elements = {.seed = 12, .scale = 60}});
+      EXPECT_LE(d.relative(), tolerance(128)) << c << ", not finite " << d.not_finite;
+      const Deviation exact = run(c, {.elements = {.seed = 5, .integers = 3}, .smallest_exponent = 125, .exponents = 4});
+      EXPECT_EQ(exact.different, 0U) << c;
+    }
 }
 
 TEST_F(Sm90Mxfp8GroupedGemm, WrongReferencesAreRejected) {

@@ -39,26 +39,55 @@ class CudaPortable : public testing::TestWithParam<Param> {
     return x;
   }
   double rows_error(const Tensor& got, const Matrix<double>& want) {
-    return relative_error(rows_in_use(to_host(cpu_, got), routed_.segments), rows_in_use(want, routed_.segments));
+    return relative_error(rows_in_use(got, routed_.segments), rows_in_use(want, routed_.segments));
   }
   Tensor forward() {
     Tensor out = poisoned_on_device(cuda_, {x_.dim(0), p_.n}, p_.out);
     cuda::portable::grouped_gemm_forward(cuda_,
                                          {.x = to_device(cuda_, x_), .w = to_device(cuda_, w_), .groups = groups_, .out = out});
-    return out;
+    return to_host(cpu_, out);
+  }
+  Tensor dgrad() {
+    Tensor out = poisoned_on_device(cuda_, {x_.dim(0), p_.k}, p_.out);
+    cuda::portable::grouped_gemm_dgrad(cuda_,
+                                       {.dy = to_device(cuda_, dy_), .w = to_device(cuda_, w_), .groups = groups_, .out = out});
+    return to_host(cpu_, out);
+  }
+  /// Written once, then `times` - 1 times added to.
+  Tensor wgrad(int times) {
+    Tensor out = poisoned_on_device(cuda_, {experts(), p_.n, p_.k}, DType::kF32);
+    for (int i = 0; i < times; ++i)
+      cuda::portable::grouped_gemm_wgrad(
+          cuda_, {.dy = to_device(cuda_, dy_), .x = to_device(cuda_, x_), .groups = groups_, .out = out, .accumulate = i > 0});
+    return to_host(cpu_, out);
+  }
+  [[nodiscard]] Matrix<double> forward_of(const Tensor& x) const {
+    return cpu::ref::grouped_gemm_forward(to_matrix(x), to_matrix(w_), p_.n, routed_.segments);
+  }
+  [[nodiscard]] Matrix<double> dgrad_of(const Tensor& dy) const {
+    return cpu::ref::grouped_gemm_dgrad(to_matrix(dy), to_matrix(w_), routed_.segments);
+  }
+  [[nodiscard]] std::vector<double> wgrad_of(const Tensor& dy, double times) const {
+    auto want = cpu::ref::grouped_gemm_wgrad(to_matrix(dy), to_matrix(x_), routed_.segments).data;
+    for (double& value : want) value *= times;
+    return want;
   }
 
-  /// x as the busiest expert reads it from an offset off by one; zeros after its last row.
-  Tensor one_row_late() {
-    const Tensor late = copy_of(cpu_, x_);
+  /// Rows as the busiest expert reads them from an offset off by one; zeros after its last row.
+  Tensor one_row_late(const Tensor& rows) {
+    const Tensor late = copy_of(cpu_, rows);
     const auto e = static_cast<size_t>(routed_.busiest());
     const int64_t count = routed_.segments.counts[e];
-    const auto bytes = static_cast<size_t>(p_.k * size_of(p_.in));
+    const auto bytes = static_cast<size_t>(rows.dim(1) * size_of(p_.in));
     auto* first = static_cast<char*>(late.rows(routed_.segments.starts[e], 1).raw());
     const size_t kept = static_cast<size_t>(count - 1) * bytes;
     std::memmove(first, first + bytes, kept);
     std::memset(first + kept, 0, bytes);
     return late;
+  }
+  static void rejected(double error, DType out) {
+    EXPECT_TRUE(std::isfinite(error));
+    EXPECT_GT(error, 10 * tolerance(out));
   }
 
   Param p_ = GetParam();
@@ -71,47 +100,40 @@ class CudaPortable : public testing::TestWithParam<Param> {
 
 TEST_P(CudaPortable, Forward) {
   const Tensor out = forward();
-  const auto want = cpu::ref::grouped_gemm_forward(to_matrix(x_), to_matrix(w_), p_.n, routed_.segments);
-  EXPECT_LE(rows_error(out, want), tolerance(p_.out));
-  EXPECT_TRUE(same_bits(to_host(cpu_, forward()), to_host(cpu_, out)));
-  if (routed_.total() < 2) return;
-  const auto late = cpu::ref::grouped_gemm_forward(to_matrix(one_row_late()), to_matrix(w_), p_.n, routed_.segments);
-  const double error = rows_error(out, late);
-  EXPECT_TRUE(std::isfinite(error));
-  EXPECT_GT(error, 10 * tolerance(p_.out));
+  EXPECT_LE(rows_error(out, forward_of(x_)), tolerance(p_.out));
+  EXPECT_TRUE(same_bits(forward(), out));
+  if (routed_.total() > 1) rejected(rows_error(out, forward_of(one_row_late(x_))), p_.out);
 }
 
 TEST_P(CudaPortable, Dgrad) {
-  const Tensor out = poisoned_on_device(cuda_, {x_.dim(0), p_.k}, p_.out);
-  cuda::portable::grouped_gemm_dgrad(cuda_,
-                                     {.dy = to_device(cuda_, dy_), .w = to_device(cuda_, w_), .groups = groups_, .out = out});
-  EXPECT_LE(rows_error(out, cpu::ref::grouped_gemm_dgrad(to_matrix(dy_), to_matrix(w_), routed_.segments)), tolerance(p_.out));
+  const Tensor out = dgrad();
+  EXPECT_LE(rows_error(out, dgrad_of(dy_)), tolerance(p_.out));
+  EXPECT_TRUE(same_bits(dgrad(), out));
+  if (routed_.total() > 1) rejected(rows_error(out, dgrad_of(one_row_late(dy_))), p_.out);
 }
 
 TEST_P(CudaPortable, Wgrad) {
-  const Tensor out = poisoned_on_device(cuda_, {experts(), p_.n, p_.k}, DType::kF32);
-  const auto run = [&](bool accumulate) {
-    cuda::portable::grouped_gemm_wgrad(
-        cuda_, {.dy = to_device(cuda_, dy_), .x = to_device(cuda_, x_), .groups = groups_, .out = out, .accumulate = accumulate});
-    return to_double(to_host(cpu_, out));
-  };
-  auto want = cpu::ref::grouped_gemm_wgrad(to_matrix(dy_), to_matrix(x_), routed_.segments).data;
-  EXPECT_LE(relative_error(run(false), want), 1e-5);
-  for (double& value : want) value *= 2;
-  EXPECT_LE(relative_error(run(true), want), 1e-5);
+  for (const int times : {1, 2}) {
+    const Tensor out = wgrad(times);
+    EXPECT_LE(relative_error(to_double(out), wgrad_of(dy_, times)), 1e-5);
+    EXPECT_TRUE(same_bits(wgrad(times), out));
+    if (routed_.total() > 1) rejected(relative_error(to_double(out), wgrad_of(one_row_late(dy_), times)), DType::kF32);
+  }
 }
 
 // Small integers have exact sums in any order: what a tolerance would hide shows.
 TEST_P(CudaPortable, IntegersAreExact) {
-  for (const Tensor& tensor : {x_, w_}) {
+  for (const Tensor& tensor : {x_, dy_, w_}) {
     const Tensor ints = random_ints(cpu_, tensor.shape(), 7, 5);
     for (int64_t i = 0; i < tensor.numel(); ++i) {
       const auto value = static_cast<float>(ints.data<int32_t>()[i] - 2);
       p_.in == DType::kF32 ? void(tensor.data<float>()[i] = value) : void(tensor.data<bf16>()[i] = bf16(value));
     }
   }
+  EXPECT_EQ(relative_error(to_double(wgrad(2)), wgrad_of(dy_, 2)), 0.0);
   if (p_.out == DType::kBF16) return;
-  EXPECT_EQ(rows_error(forward(), cpu::ref::grouped_gemm_forward(to_matrix(x_), to_matrix(w_), p_.n, routed_.segments)), 0.0);
+  EXPECT_EQ(rows_error(forward(), forward_of(x_)), 0.0);
+  EXPECT_EQ(rows_error(dgrad(), dgrad_of(dy_)), 0.0);
 }
 
 std::vector<Param> params() {
@@ -121,6 +143,9 @@ std::vector<Param> params() {
     for (const auto& c : counts) all.push_back({c, 272, 144, in, out});
   all.push_back({{200, 70}, 48, 520, DType::kBF16, DType::kF32});
   all.push_back({{2500}, 528, 80, DType::kBF16, DType::kF32});  // two bands of tiles
+  std::vector<int64_t> many;
+  for (int64_t e = 0; e < 70; ++e) many.push_back(e % 5 == 0 ? 0 : e * 53 % 140);
+  for (const DType in : {DType::kF32, DType::kBF16}) all.push_back({many, 80, 144, in, DType::kF32});
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Groups, CudaPortable, testing::ValuesIn(params()));
