@@ -37,6 +37,7 @@ void add_export(CLI::App& app, Run& run);
 void add_import(CLI::App& app, Run& run);
 void add_info(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);
+void add_bench_kernels(CLI::App& bench, Run& run);
 void add_doctor(CLI::App& app, Run& run);
 
 }  // namespace cistron::apps
