@@ -15,7 +15,7 @@ void embedding_forward(Context& ctx, const EmbeddingForward& args);
 
 /// What the sum by token takes on CUDA.
 struct EmbeddingScratch {
-  static constexpr int kPiece = 64;  // positions that are summed in one go
+  static constexpr int kPiece = 32;  // positions that are summed in one go
   Tensor order;                      // [2, T] i32: positions sorted by token, and the pass before
   Tensor tile_counts;                // the sort's
   Tensor starts;                     // [V + 1] i32

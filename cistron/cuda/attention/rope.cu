@@ -45,7 +45,7 @@ __device__ __forceinline__ void fill_angles(const RopeProblem& p, const Frequenc
 }
 
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads) rope_kernel(RopeProblem p, const __grid_constant__ Frequencies frequency) {
+__global__ void __launch_bounds__(kThreads, 4) rope_kernel(RopeProblem p, const __grid_constant__ Frequencies frequency) {
   extern __shared__ float angles[];  // [2, tokens, half]: cosines, sines
   const int half = p.half_chunks * kWidth;
   const int begin = static_cast<int>(blockIdx.x) * p.tokens_per_block, count = min(p.tokens_per_block, p.tokens - begin);
@@ -56,15 +56,14 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeProblem p, const __g
   const uint32_t pairs = count * p.heads * p.half_chunks;
   for (uint32_t first = threadIdx.x; first < pairs; first += kThreads * kUnroll) {
     Chunk<T, kWidth> low[kUnroll], high[kUnroll];
-    int64_t at[kUnroll];
-    int angle[kUnroll];
+    int at[kUnroll], angle[kUnroll];
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
       const uint32_t pair = first + i * kThreads;
       if (pair >= pairs) continue;
       const uint32_t token = p.by_token.quotient(pair), within = p.by_token.remainder(pair, token);
       const uint32_t head = p.by_half_chunks.quotient(within), chunk = p.by_half_chunks.remainder(within, head);
-      at[i] = int64_t{token} * p.row_chunks + head * 2 * p.half_chunks + chunk;
+      at[i] = static_cast<int>(token * p.row_chunks + head * 2 * p.half_chunks + chunk);
       angle[i] = static_cast<int>(token) * p.half_chunks + static_cast<int>(chunk);
       low[i] = device::load_chunk<kWidth>(static_cast<const T*>(qkv), at[i]);
       high[i] = device::load_chunk<kWidth>(static_cast<const T*>(qkv), at[i] + p.half_chunks);

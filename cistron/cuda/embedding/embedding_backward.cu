@@ -16,7 +16,7 @@ using device::Chunk, device::Floats, device::SortedBins, device::SortShape;
 constexpr int kDigitBits = 9;
 constexpr int kThreads = 256;
 constexpr int kPiece = ops::EmbeddingScratch::kPiece;
-constexpr int kRowsAtOnce = 8;
+constexpr int kRowsAtOnce = 4;
 
 constexpr int32_t kNone = INT32_MAX;  // the token of a position that counts nothing; behind all others in the order
 
@@ -82,10 +82,10 @@ __device__ void write_sum(const Sums& s, float* line, bool add, int chunk, Float
 }
 
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads) sum_pieces_kernel(Sums s, const T* dy) {
+__global__ void __launch_bounds__(kThreads, 4) sum_pieces_kernel(Sums s, const T* dy) {
   __shared__ int32_t rows[kPiece];
   __shared__ int32_t keys[kPiece + 2];  // with the neighbours'
-  const int begin = static_cast<int>(blockIdx.x) * kPiece, count = min(kPiece, s.tokens - begin);
+  const int begin = static_cast<int>(blockIdx.x) * kPiece;
   for (int i = static_cast<int>(threadIdx.x); i < kPiece + 2; i += kThreads) {
     const int at = begin + i - 1;
     const int32_t row = at >= 0 && at < s.tokens ? s.order[at] : -1;
@@ -94,28 +94,26 @@ __global__ void __launch_bounds__(kThreads) sum_pieces_kernel(Sums s, const T* d
   }
   __syncthreads();
   if (blockIdx.y == 0) {
-    for (int i = 0; i < count; ++i)
+    for (int i = 0; i < kPiece; ++i)
       if (keys[i] != keys[i + 1]) write_starts(s, keys[i], keys[i + 1], begin + i);
-    if (begin + kPiece >= s.tokens && keys[count] != kNone) write_starts(s, keys[count], s.token.vocab, s.tokens);
+    if (begin + kPiece >= s.tokens && keys[kPiece] != kNone) write_starts(s, keys[kPiece], s.token.vocab, s.tokens);
   }
   const int chunk = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
-  if (chunk >= s.row_chunks) return;
+  if (chunk >= s.row_chunks || s.tokens == 0) return;
   const int64_t hidden = int64_t{s.row_chunks} * kWidth;
   Floats<kWidth> sum{};
-  bool from_before = count > 0 && keys[0] == keys[1];
-  for (int first = 0; first < count; first += kRowsAtOnce) {
+  bool from_before = keys[0] == keys[1];
+  for (int first = 0; first < kPiece; first += kRowsAtOnce) {
     Chunk<T, kWidth> in[kRowsAtOnce];
 #pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r)
-      if (first + r < count) in[r] = device::load_chunk<kWidth>(dy, int64_t{rows[first + r]} * s.row_chunks + chunk);
+    for (int r = 0; r < kRowsAtOnce; ++r) in[r] = device::load_chunk<kWidth>(dy, int64_t{rows[first + r]} * s.row_chunks + chunk);
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r) {
       const int i = first + r;
-      if (i >= count) break;
 #pragma unroll
       for (int e = 0; e < kWidth; ++e) sum.at[e] += device::as_float(in[r].at[e]);
       const bool ends = keys[i + 1] != keys[i + 2];
-      if (!ends && i + 1 < count) continue;
+      if (!ends && i + 1 < kPiece) continue;
       if (keys[i + 1] < s.token.vocab) {
         const bool whole = ends && !from_before;
         float* line =
