@@ -32,6 +32,12 @@ RouterSummary summarise_router(const Tensor& router_stats, int64_t experts) {
 
 namespace {
 
+// Of one layer; undefined: the router's own.
+Tensor choices_of(const nn::Batch& batch, int64_t layer) {
+  if (!batch.choices.defined()) return {};
+  return batch.choices.rows(layer * batch.num_tokens(), batch.num_tokens());
+}
+
 ModelConfig validated(ModelConfig config) {
   config.validate();
   return config;
@@ -79,7 +85,8 @@ void Decoder::train_step(Context& ctx, const nn::Batch& batch, const StepState& 
   Tensor stats = ctx.empty(losses.router.shape(), DType::kF64);
   ops::zero(ctx, {.out = stats});
   Tensor x = embed(ctx, batch);
-  for (const auto& layer : layers_) x = layer->forward(ctx, x, batch, recompute, saved, stats);
+  for (size_t i = 0; i < layers_.size(); ++i)
+    x = layers_[i]->forward(ctx, x, batch, recompute, saved, stats, choices_of(batch, static_cast<int64_t>(i)));
   if (ctx.mesh != nullptr) ctx.mesh->world().all_reduce(stats).wait();
   ops::add(ctx, {.a = losses.router, .b = stats, .out = losses.router});
 
@@ -117,7 +124,7 @@ Tensor Decoder::hidden_states(Context& ctx, const nn::Batch& batch, const Tensor
   for (size_t i = 0; i < layers_.size(); ++i) {
     nn::Saved dropped;
     if (!caches.empty()) of_layer.cache = caches[i];
-    x = layers_[i]->forward(ctx, x, of_layer, Recompute::kNone, dropped, router_stats);
+    x = layers_[i]->forward(ctx, x, of_layer, Recompute::kNone, dropped, router_stats, {});
   }
   nn::Saved dropped;
   return final_norm_.forward(ctx, x, dropped);

@@ -62,12 +62,12 @@ void DecoderLayer::moe_backward(Context& ctx, const Tensor& dx, nn::Saved& saved
 }
 
 Tensor DecoderLayer::forward(Context& ctx, const Tensor& x, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
-                             const Tensor& router_stats) const {
+                             const Tensor& router_stats, const Tensor& choices) const {
   nn::Saved dropped;
   nn::Saved& moe_saved = recompute == Recompute::kNone ? saved : dropped;
   nn::Saved& attention_saved = recompute == Recompute::kLayer ? dropped : saved;
   const auto h = moe_norm_.forward_sum(ctx, x, attention_forward(ctx, x, batch, attention_saved), moe_saved);
-  const auto [y, experts] = moe_forward(ctx, h, moe_saved, router_stats, {});
+  const auto [y, experts] = moe_forward(ctx, h, moe_saved, router_stats, choices);
   if (recompute != Recompute::kNone) {
     saved.push("layer.input", recompute == Recompute::kLayer ? x : h.x);
     saved.push("layer.experts", experts);

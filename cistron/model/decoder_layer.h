@@ -16,9 +16,10 @@ class DecoderLayer {
   DecoderLayer(const ModelConfig& config, const std::string& name, Experts experts,
                const std::optional<dist::Range>& held = std::nullopt);
 
-  /// x [T, H] to y [T, H]; what backward needs, by the recompute policy, goes to `saved`. `router_stats` may be undefined.
+  /// x [T, H] to y [T, H]; what backward needs, by the recompute policy, goes to `saved`. `router_stats` may be undefined; with
+  /// `choices` [T, k] defined, those experts are taken.
   Tensor forward(Context& ctx, const Tensor& x, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
-                 const Tensor& router_stats) const;
+                 const Tensor& router_stats, const Tensor& choices) const;
   /// `dx` holds dy on entry and the gradient of x on return.
   void backward(Context& ctx, const Tensor& dx, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
                 const nn::Router::AuxLosses& aux) const;

@@ -10,6 +10,7 @@ struct Batch {
   Tensor cu_seqlens;   // [S + 1] i32: sequence s is tokens [cu_seqlens[s], cu_seqlens[s + 1])
   Tensor labels;       // [T] i32: the token to predict, -1 for none
   Tensor loss_weight;  // [T] f32
+  Tensor choices;      // [layers x T, k] i32: experts to take instead of the router's choice, layer by layer; usually undefined
 
   // Generation. A layer's keys and values are kept in its cache (ops/attention_decode.h); without cu_seqlens, each token goes on
   // with the sequence in its slot instead.

@@ -90,6 +90,7 @@ void StepInputs::upload(Context& ctx, std::span<const nn::Batch> batches, StepSt
   batches_.clear();
   for (size_t i = 0; i < batches.size(); ++i) {
     const int64_t tokens = batches[i].num_tokens();
+    CISTRON_CHECK(!batches[i].choices.defined(), "[step] recorded choices of experts are taken on the CPU alone");
     CISTRON_CHECK(tokens <= tokens_, "[step] a batch of {} tokens, room for {}", tokens, tokens_);
     write(batches[i], place(host, i, tokens));
     batches_.push_back(place(device_, i, tokens));
