@@ -9,7 +9,7 @@ constexpr int kWarpgroup = 128;
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
-/// The same number in every lane, known to the compiler as such.
+/// The same number in every lane, known to the compiler as such. The whole warp must call it: one lane alone waits for ever.
 __device__ __forceinline__ int warp_index() { return __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarp, 0); }
 __device__ __forceinline__ int lane_index() { return static_cast<int>(threadIdx.x) % kWarp; }
 
