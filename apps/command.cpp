@@ -16,6 +16,10 @@ CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& de
   return verb;
 }
 
+CLI::Validator not_empty() {
+  return {[](const std::string& text) { return text.empty() ? "it is empty; is a shell variable unset?" : ""; }, ""};
+}
+
 void check_device(const Common& common) {
   if (common.device == "cuda")
     throw Error(ErrorKind::kUsage, "this build has no CUDA backend", "--device cuda", "use --device cpu");

@@ -26,6 +26,9 @@ using Run = std::function<int()>;
 CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& description, const std::string& example,
                    Common& common, bool force = false);
 
+/// For paths: '' is refused, which is what an unset variable of the shell leaves.
+CLI::Validator not_empty();
+
 /// Throws Error(kUsage) for a device that this build does not have.
 void check_device(const Common& common);
 

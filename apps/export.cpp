@@ -74,7 +74,7 @@ void add_export(CLI::App& app, Run& run) {
   const auto o = std::make_shared<Options>();
   CLI::App* verb = add_verb(app, "export", "Write a model as Hugging Face's MixtralForCausalLM, with its tokenizer",
                             "cistron export runs/tiny --out exported/tiny", *o, true);
-  verb->add_option("MODEL", o->model, "A run or a checkpoint")->required();
+  verb->add_option("MODEL", o->model, "A run or a checkpoint")->required()->check(not_empty());
   verb->add_option("--out", o->out, "The directory to write")->required();
   verb->add_option("--tokenizer", o->tokenizer, "For a model that brings none");
   verb->callback([o, &run] { run = [o] { return run_export(*o); }; });
@@ -84,7 +84,7 @@ void add_import(CLI::App& app, Run& run) {
   const auto o = std::make_shared<Options>();
   CLI::App* verb = add_verb(app, "import", "Read Hugging Face's MixtralForCausalLM into a checkpoint",
                             "cistron import exported/tiny --out checkpoints/tiny", *o, true);
-  verb->add_option("DIR", o->model, "The directory to read")->required();
+  verb->add_option("DIR", o->model, "The directory to read")->required()->check(not_empty());
   verb->add_option("--out", o->out, "The checkpoint to write")->required();
   verb->add_option("--tokenizer", o->tokenizer, "For a model that brings none: esm2 or nucleotide");
   verb->callback([o, &run] { run = [o] { return run_import(*o); }; });

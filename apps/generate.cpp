@@ -165,9 +165,11 @@ void add_generate(CLI::App& app, Run& run) {
   const auto o = std::make_shared<Options>();
   CLI::App* verb = add_verb(app, "generate", "Write sequences, from nothing or from prompts",
                             "cistron generate runs/tiny --prompt MKT -n 8 --temperature 0.8 --top-p 0.95", *o);
-  verb->add_option("MODEL", o->model, "A run, a checkpoint, or a Hugging Face directory")->required();
+  verb->add_option("MODEL", o->model, "A run, a checkpoint, or a Hugging Face directory")->required()->check(not_empty());
   auto* prompt = verb->add_option("--prompt", o->prompt, "What each sequence begins with; nothing if left out");
-  verb->add_option("--prompts", o->prompts, "A FASTA file: sequences that begin with each of its records")->excludes(prompt);
+  verb->add_option("--prompts", o->prompts, "A FASTA file: sequences that begin with each of its records")
+      ->excludes(prompt)
+      ->check(not_empty());
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   verb->add_option("-n,--num", o->samples, "Sequences for each prompt")
       ->check(CLI::Range(int64_t{1}, kMost))

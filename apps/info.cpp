@@ -47,7 +47,7 @@ int run_info(const Options& o) {
 void add_info(CLI::App& app, Run& run) {
   const auto o = std::make_shared<Options>();
   CLI::App* verb = add_verb(app, "info", "What a model is: parameters, configuration, step", "cistron info runs/tiny --json", *o);
-  verb->add_option("MODEL", o->model, "A run, a checkpoint, or a Hugging Face directory")->required();
+  verb->add_option("MODEL", o->model, "A run, a checkpoint, or a Hugging Face directory")->required()->check(not_empty());
   verb->callback([o, &run] { run = [o] { return run_info(*o); }; });
 }
 

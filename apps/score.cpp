@@ -103,7 +103,7 @@ void add_score(CLI::App& app, Run& run) {
   const auto o = std::make_shared<Options>();
   CLI::App* verb = add_verb(app, "score", "Log-likelihood and perplexity of each record of a FASTA file",
                             "cistron score runs/tiny --fasta queries.fasta --json", *o);
-  verb->add_option("MODEL", o->model, "A run, a checkpoint, or a Hugging Face directory")->required();
+  verb->add_option("MODEL", o->model, "A run, a checkpoint, or a Hugging Face directory")->required()->check(not_empty());
   verb->add_option("--fasta", o->fasta, "The records; FASTQ and compressed files too")->required();
   verb->add_option("--precision", o->precision, "fp32 (the reference), bf16 or mxfp8")
       ->check(CLI::IsMember({"fp32", "bf16", "mxfp8"}))

@@ -148,6 +148,7 @@ AtomicDirectory::AtomicDirectory(fs::path path, bool replace)
   if (!replace_ && is_taken(path_))
     throw Error(ErrorKind::kUsage, "the output exists already", path_.string(),
                 "choose another place, or replace it with --force");
+  make_directories(parent_of(path_));
   remove_tree(partial_);  // of a run that was killed
   make_directories(partial_);
 }

@@ -40,12 +40,20 @@ int64_t bytes_of(const std::vector<fs::path>& paths) {
   return sum;
 }
 
+void check_is_run(const fs::path& path) {
+  if (fs::is_directory(path / "checkpoints") && !fs::exists(path / "manifest.json")) return;
+  for (const auto& entry : fs::directory_iterator(path))
+    if (entry.path().filename() != RunLock::kName)
+      throw Error(ErrorKind::kUsage, "not a run", path.string(),
+                  "give the directory of a run, or a new one; nothing was changed");
+}
+
 }  // namespace
 
 RunFolder::RunFolder(fs::path path, Mode mode) : path_(std::move(path)), mode_(mode) {
   if (!fs::exists(path_)) return;
   if (!fs::is_directory(path_)) throw Error(ErrorKind::kUsage, "not a directory", path_.string(), "give another --out");
-  if (mode_ == Mode::kNew) check_unused(path_);
+  mode_ == Mode::kNew ? check_unused(path_) : check_is_run(path_);
   lock_ = std::make_unique<RunLock>(path_);
 }
 
@@ -104,7 +112,9 @@ void RunFolder::prepare(const RunConfig& config, int64_t checkpoint_bytes) {
   const bool replaces = mode_ == Mode::kForce && lock_ != nullptr;
   make_and_lock();
   checkpoints().remove_partial();
-  const std::vector<fs::path> old = replaces ? own_entries() : std::vector<fs::path>{};
+  std::vector<fs::path> old = replaces ? own_entries() : std::vector<fs::path>{};
+  // The folder by which a run is known goes last, so that a start killed here can be forced again.
+  std::ranges::partition(old, [](const fs::path& path) { return path.filename() != "checkpoints"; });
   check_space(checkpoint_bytes, bytes_of(old));
   for (const auto& path : old) fs::remove_all(path);
   if (replaces) make_and_lock();

@@ -13,8 +13,8 @@ namespace cistron::train {
 class RunFolder {
  public:
   enum class Mode : uint8_t { kNew, kResume, kForce };
-  /// Takes the lock of a run that exists. Throws Error(kUsage) where another process has it, and where the mode is kNew and
-  /// `path` holds anything. Changes nothing else.
+  /// Takes the lock of a run that exists. Throws Error(kUsage) where another process has it, where the mode is kNew and `path`
+  /// holds anything, and where it is another and `path` holds anything but a run. Changes nothing else.
   RunFolder(std::filesystem::path path, Mode mode);
 
   /// The checkpoint to go on from, or null. Throws Error(kUsage) where `config` or the data are not those of the checkpoint in

@@ -54,6 +54,9 @@ def test_usage_errors(program, directory):
     program.fails(2, "unknown tokenizer", "prepare", directory / "a.fasta", "--tokenizer", "esm3", "--out", directory / "s2")
     program.fails(2, "exists", "prepare", directory / "a.fasta", "--tokenizer", "esm2", "--out", directory / "store")
     program.fails(2, "did you mean 'tiny-protein'", "bench", "train", "--preset", "tiny-protien")
+    for verb in ["info", "score --fasta x", "generate", "export --out x", "import --out x"]:
+        name, *rest = verb.split()
+        program.fails(2, "is a shell variable unset?", name, "", *rest)
     assert not run.exists()
 
 

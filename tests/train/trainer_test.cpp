@@ -263,6 +263,15 @@ TEST_F(TrainerTest, ADiskThatIsTooSmallLeavesTheOldRunAlone) {
   EXPECT_TRUE(fs::is_empty(run("a") / "checkpoints"));
 }
 
+TEST_F(TrainerTest, WhatIsNoRunIsLeftAlone) {
+  train(config(), "a");
+  const fs::path checkpoint = run("a") / "checkpoints/step-00000012";
+  for (const auto mode : {RunFolder::Mode::kResume, RunFolder::Mode::kForce})
+    for (const char* name : {"store", "a/checkpoints/step-00000012", "a/checkpoints"})
+      EXPECT_THAT([&] { train(config(), name, mode); }, testing::ThrowsMessage<Error>(HasSubstr("not a run"))) << name;
+  EXPECT_NO_THROW(Checkpoint{checkpoint});
+}
+
 TEST_F(TrainerTest, ACheckpointThatWasBeingReplacedComesBack) {
   train(config(), "a");
   const fs::path last = run("a") / "checkpoints/step-00000012";
