@@ -12,6 +12,7 @@
 #include "cistron/core/error.h"
 #include "cistron/core/host_memory.h"
 #include "cistron/data/tokenizer_files.h"
+#include "cistron/dist/single.h"
 #include "cistron/io/atomic_file.h"
 #include "cistron/model/decoder.h"
 
@@ -41,8 +42,9 @@ int run_export(const Options& o) {
   const bool has_tokenizer = !o.tokenizer.empty() || !source.tokenizer_name().empty();
   const auto tokenizer = has_tokenizer ? source.tokenizer(o.tokenizer) : nullptr;
   io::AtomicDirectory directory(o.out, replace);
-  model::export_hugging_face(directory.partial(), source.config(), special_tokens(tokenizer.get()),
-                             [&](const std::string& name) { return source.checkpoint()->values(name); });
+  model::export_hugging_face(
+      directory.partial(), source.config(), special_tokens(tokenizer.get()),
+      [&](const auto& name, int64_t first, std::span<float> out) { source.checkpoint()->read(name, first, out); });
   if (tokenizer != nullptr)
     for (const auto& [name, text] : data::tokenizer_files(*tokenizer, source.config().context))
       io::write_file(directory.partial() / name, text);
@@ -63,7 +65,7 @@ int run_import(const Options& o) {
   train::CheckpointInfo info{.tokenizer = o.tokenizer.empty() ? source.tokenizer_name() : o.tokenizer};
   if (!info.tokenizer.empty()) (void)source.tokenizer(info.tokenizer);  // refused here rather than when it is needed
   info.config.model = source.config();
-  train::save_checkpoint(host, o.out, info, parameters, replace);
+  train::save_checkpoint(host, o.out, info, train::slices_of(parameters), replace, *dist::single());
   print_result(o, source, "imported to");
   return kDone;
 }

@@ -70,6 +70,7 @@ int parse_and_run(int argc, char** argv) {
   apps::add_info(app, run);
   apps::add_bench(app, run);
   apps::add_doctor(app, run);
+  apps::add_plan(app, run);
   check_verb(app, argc, argv);
   try {
     app.parse(argc, argv);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +12,9 @@
 #include "apps/show.h"
 #include "cistron/core/error.h"
 #include "cistron/cpu/fast/onednn.h"
+#include "cistron/dist/mpi.h"
+#include "cistron/dist/single.h"
+#include "cistron/dist/threads.h"
 #include "cistron/train/trainer.h"
 
 namespace cistron::apps {
@@ -21,7 +25,7 @@ struct Options : Common {
   std::string config, out;
   std::vector<std::string> overrides;
   bool resume = false;
-  int64_t ranks = 1;
+  int64_t ranks = 0;  // not given
 };
 
 train::RunConfig read_config(const Options& o) {
@@ -52,26 +56,47 @@ void print_result(const Options& o, const train::TrainResult& result) {
   }
 }
 
+// Ranks that `mpirun` or `srun` started, threads of this process, or this process alone.
+void run_on_ranks(const Options& o, const train::RunConfig& config, const std::function<void(dist::Communicator&)>& body) {
+  const dist::Options options = train::communicator_options(config);
+  const bool launched = dist::launched_by_mpi();
+  if (launched && o.ranks > 0)
+    throw Error(ErrorKind::kUsage, "the launcher says how many ranks there are", "--ranks", "leave it out under mpirun and srun");
+  if (launched) return dist::run_mpi(body, options);
+  if (o.ranks > 1) return dist::run_ranks(static_cast<int>(o.ranks), body, options);
+  body(*dist::single());
+}
+
+train::TrainResult train_rank(const Options& o, const train::RunConfig& config, const InterruptGuard& interrupt,
+                              dist::Communicator& world) {
+  using Mode = train::RunFolder::Mode;
+  auto shown = train::ProgressOptions::standard_error(o.quiet);
+  if (world.rank() != 0) shown.stream = nullptr;
+  train::Progress progress(shown);
+  ThreadPool pool(train::threads_of_rank(world, config.device.threads));
+  const Mode mode = o.resume ? Mode::kResume : o.force ? Mode::kForce : Mode::kNew;
+  train::Trainer trainer({.config = config, .run = o.out, .mode = mode, .signal = &interrupt.signal(), .world = &world}, pool,
+                         progress);
+  const train::TrainResult result = trainer.run();
+  if (!result.interrupted) return result;
+  const auto config_file = std::filesystem::path(o.out) / "config.toml";  // resolved: what --set said is in it
+  progress.warn(fmt::format("interrupted after step {}, the state is saved; go on with: cistron train {} --out {} --resume",
+                            result.step, shell_quoted(config_file.string()), shell_quoted(o.out)));
+  return result;
+}
+
 int run_train(const Options& o) {
   check_device(o);
   if (o.out.empty()) throw Error(ErrorKind::kUsage, "the run has no name", "--out ''", "give the directory to write");
-  if (o.ranks != 1) throw Error(ErrorKind::kUsage, "this build trains on one rank", "--ranks", "leave it at 1");
   const train::RunConfig config = read_config(o);
-  train::Progress progress(train::ProgressOptions::standard_error(o.quiet));
   const InterruptGuard interrupt;
-  ThreadPool pool(static_cast<int>(config.device.threads));
-  using Mode = train::RunFolder::Mode;
-  const Mode mode = o.resume ? Mode::kResume : o.force ? Mode::kForce : Mode::kNew;
-  train::Trainer trainer({.config = config, .run = o.out, .mode = mode, .signal = &interrupt.signal()}, pool, progress);
-  const train::TrainResult result = trainer.run();
-  if (result.interrupted) {
-    const auto config_file = std::filesystem::path(o.out) / "config.toml";  // resolved: what --set said is in it
-    progress.warn(fmt::format("interrupted after step {}, the state is saved; go on with: cistron train {} --out {} --resume",
-                              result.step, shell_quoted(config_file.string()), shell_quoted(o.out)));
-    return kInterruptedBase + interrupt.signal();
-  }
-  print_result(o, result);
-  return kDone;
+  int signal = 0;
+  run_on_ranks(o, config, [&](dist::Communicator& world) {
+    const train::TrainResult result = train_rank(o, config, interrupt, world);
+    if (world.rank() == 0 && !result.interrupted) print_result(o, result);
+    if (world.rank() == 0 || dist::launched_by_mpi()) signal = result.interrupted ? result.signal : 0;
+  });
+  return signal != 0 ? kInterruptedBase + signal : kDone;
 }
 
 }  // namespace
@@ -84,7 +109,7 @@ void add_train(CLI::App& app, Run& run) {
   verb->add_option("--out", o->out, "The run's directory: checkpoints, metrics, resolved configuration")->required();
   verb->add_flag("--resume", o->resume, "Go on from the last checkpoint; start afresh where there is none");
   verb->add_option("--set", o->overrides, "Override a key: section.key=value")->take_all()->expected(1)->allow_extra_args(false);
-  verb->add_option("--ranks", o->ranks, "Processes that train together");
+  verb->add_option("--ranks", o->ranks, "Train on this many ranks, threads of this process")->check(CLI::Range(1, 4096));
   verb->callback([o, &run] { run = [o] { return run_train(*o); }; });
 }
 

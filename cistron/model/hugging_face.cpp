@@ -183,22 +183,19 @@ void import_hugging_face(const std::filesystem::path& directory, const ModelConf
 }
 
 void export_hugging_face(const std::filesystem::path& directory, const ModelConfig& config, const SpecialTokens& tokens,
-                         const std::function<std::span<const float>(const std::string& name)>& values, int64_t shard_bytes) {
+                         const ReadParameter& read, int64_t shard_bytes) {
   const std::string json = hugging_face_config(config, tokens);
   const auto all = mappings(config);
   const auto shards = io::plan_shards(specs_of(all), shard_bytes);
+  std::vector<float> values;
   for (size_t i = 0; i < shards.size(); ++i) {
     const auto name = io::shard_name(static_cast<int64_t>(i), static_cast<int64_t>(shards.size()));
     io::SafetensorsWriter writer(directory / name, shards[i], {{"format", "pt"}});
     for (const io::TensorSpec& spec : shards[i]) {
       const auto [mapping, piece] = find_piece(all, spec.name);
-      const auto source = values(mapping->ours);
-      if (static_cast<int64_t>(source.size()) != mapping->numel)
-        throw Error(ErrorKind::kBadData,
-                    fmt::format("'{}' has {} values instead of {}", mapping->ours, source.size(), mapping->numel),
-                    directory.string(), "the checkpoint belongs to another model");
-      const auto bytes = std::as_bytes(source.subspan(static_cast<size_t>(piece->begin)));
-      writer.write(spec.name, bytes.first(static_cast<size_t>(io::safetensors_bytes(spec))));
+      values.resize(static_cast<size_t>(io::safetensors_bytes(spec)) / sizeof(float));
+      read(mapping->ours, piece->begin, values);
+      writer.write(spec.name, std::as_bytes(std::span(values)));
     }
     writer.commit();
   }

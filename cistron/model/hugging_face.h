@@ -35,10 +35,12 @@ std::string hugging_face_config(const ModelConfig& config, const SpecialTokens& 
 void import_hugging_face(const std::filesystem::path& directory, const ModelConfig& config,
                          const std::function<void(const std::string& name, std::span<const float> values)>& fill);
 
-/// Writes config.json and model*.safetensors, f32, of at most `shard_bytes` each, into `directory` (which must exist). `values`
-/// gives the values of one of our parameters; one is asked for at a time.
+/// Fills `out` with elements of one of our parameters, from number `first` on.
+using ReadParameter = std::function<void(const std::string& name, int64_t first, std::span<float> out)>;
+
+/// Writes config.json and model*.safetensors, f32, of at most `shard_bytes` each, into `directory` (which must exist), reading
+/// one of their tensors at a time: the model is never in memory as a whole.
 void export_hugging_face(const std::filesystem::path& directory, const ModelConfig& config, const SpecialTokens& tokens,
-                         const std::function<std::span<const float>(const std::string& name)>& values,
-                         int64_t shard_bytes = int64_t{4} << 30);
+                         const ReadParameter& read, int64_t shard_bytes = int64_t{4} << 30);
 
 }  // namespace cistron::model

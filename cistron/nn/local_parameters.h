@@ -55,6 +55,9 @@ class LocalParameters : public ParameterAccess {
   /// Between the two, one forward (and backward) pass over one micro-batch.
   virtual void begin_pass(Pass /*pass*/) {}
   virtual void end_pass() {}
+  /// Instead of `end_pass` and `finish_gradients`, where all ranks gave the pass up at the same place: everything is as before it
+  /// but for the gradients, which are void.
+  virtual void abandon_pass() {}
   /// Gradients of the last step are void: the next sink of each parameter overwrites.
   void begin_step();
   /// After the last backward pass of a step: `grad` holds the sums over all ranks. Throws as `check_all_have_grads`.

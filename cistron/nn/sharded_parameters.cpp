@@ -60,6 +60,16 @@ void ShardedParameters::begin_pass(Pass pass) {
 
 void ShardedParameters::end_pass() {
   order_->end();
+  finish_reductions(0);  // every pass finds the memory empty, so what it needs depends on no other
+  order_ = nullptr;
+}
+
+void ShardedParameters::abandon_pass() {
+  for (auto& [place, gather] : ahead_) wait_for(std::move(gather));
+  ahead_.clear();
+  kept_.clear();
+  for (Tensor& open : open_) open = {};
+  finish_reductions(0);
   order_ = nullptr;
 }
 
@@ -89,6 +99,7 @@ void ShardedParameters::gather_ahead(size_t place) {
 
 Tensor ShardedParameters::weights(const Parameter& parameter) {
   const size_t index = index_of(parameter);
+  if (is_alone(index)) return LocalParameters::weights(parameter);
   CISTRON_CHECK(order_ != nullptr, "[parameters] '{}' is leased outside a pass", parameter.name);
   const size_t place = order_->next(index);
   Tensor whole;
@@ -108,6 +119,7 @@ Tensor ShardedParameters::weights(const Parameter& parameter) {
 }
 
 GradSink ShardedParameters::grad(const Parameter& parameter) {
+  if (is_alone(index_of(parameter))) return LocalParameters::grad(parameter);
   Tensor& open = open_[index_of(parameter)];
   if (open.defined()) return {.grad = open, .accumulate = true};
   finish_reductions(kReductionsUnderWay);
@@ -117,6 +129,7 @@ GradSink ShardedParameters::grad(const Parameter& parameter) {
 
 void ShardedParameters::grad_ready(const Parameter& parameter) {
   const size_t index = index_of(parameter);
+  if (is_alone(index)) return;
   Entry& entry = entries()[index];
   CISTRON_CHECK(open_[index].defined(), "[parameters] '{}' is closed without a gradient", parameter.name);
   Reduction reduction{.whole = std::exchange(open_[index], {})};

@@ -23,6 +23,7 @@ class ShardedParameters final : public LocalParameters {
 
   void begin_pass(Pass pass) override;
   void end_pass() override;
+  void abandon_pass() override;
   void finish_gradients() override;
 
   Tensor weights(const Parameter& parameter) override;
@@ -44,6 +45,8 @@ class ShardedParameters final : public LocalParameters {
   Tensor wait_for(Gather gather);
   void finish_reductions(size_t left);
   [[nodiscard]] dist::Communicator& communicator(size_t index) const;
+  /// Shared with nobody: nothing is gathered or reduced.
+  [[nodiscard]] bool is_alone(size_t index) const { return rows_[index].size() == 1; }
   [[nodiscard]] bool is_meta() const { return background_ == nullptr; }
 
   bool reshard_after_forward_;

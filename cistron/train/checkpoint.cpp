@@ -1,13 +1,13 @@
 #include "cistron/train/checkpoint.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "cistron/core/error.h"
-#include "cistron/io/atomic_file.h"
-#include "cistron/io/checksum.h"
 #include "cistron/io/json.h"
-#include "cistron/io/mapped_file.h"
 #include "cistron/ops/copy.h"
 
 namespace cistron::train {
@@ -17,204 +17,124 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int kVersion = 1;
-constexpr const char* kManifest = "manifest.json";
-constexpr const char* kParameters = "parameters.safetensors";
-constexpr const char* kOptimizer = "optimizer.safetensors";
-
-[[noreturn]] void refuse(const std::string& what, const fs::path& where) {
-  throw Error(ErrorKind::kBadData, what, where.string(), "take another checkpoint; this one cannot be trusted");
-}
-
-std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
-
-io::TensorSpec spec_of(const std::string& name, const Tensor& tensor) {
-  io::TensorSpec spec{.name = name, .dtype = "F32"};
-  for (int i = 0; i < tensor.shape().rank(); ++i) spec.shape.push_back(tensor.dim(i));
-  return spec;
-}
-
-struct Named {
-  std::string name;
-  Tensor tensor;
-};
-
-void write_tensors(Context& ctx, const fs::path& path, const std::vector<Named>& tensors) {
-  std::vector<io::TensorSpec> specs;
-  for (const auto& [name, tensor] : tensors) specs.push_back(spec_of(name, tensor));
-  io::SafetensorsWriter writer(path, specs);
-  for (const auto& item : tensors)
-    ops::read_pieces(ctx, item.tensor, [&](std::span<const std::byte> piece) { writer.write(item.name, piece); });
-  writer.commit();
-}
-
-json describe_state(const CheckpointInfo& info) {
-  const auto& s = info.state;
-  return {{"step", s.step},
-          {"tokens", s.tokens},
-          {"seed", info.config.train.seed},
-          {"store_fingerprint", hex(s.store_fingerprint)},
-          {"validation_due", s.validation_due},
-          {"tokenizer", info.tokenizer},
-          {"learning_rate", s.step_state.learning_rate}};
-}
-
 uint64_t from_hex(const std::string& text, const fs::path& file) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (error != std::errc() || end != text.data() + text.size()) refuse("a broken fingerprint", file);
+  if (error != std::errc() || end != text.data() + text.size()) refuse_checkpoint("a broken fingerprint", file);
   return value;
 }
 
-CheckpointInfo read_info(const fs::path& directory, const std::string& state_text, const std::string& config_text) {
-  const json state = io::parse_json(state_text, (directory / "state.json").string());
+CheckpointInfo read_info(const fs::path& directory) {
+  const fs::path state_file = directory / "state.json", config_file = directory / "config.toml";
   CheckpointInfo info;
-  info.config = parse_config(config_text, (directory / "config.toml").string());
-  info.tokenizer = state.at("tokenizer").get<std::string>();
-  info.state = {.step = state.at("step").get<int64_t>(),
-                .tokens = state.at("tokens").get<int64_t>(),
-                .store_fingerprint = from_hex(state.at("store_fingerprint").get<std::string>(), directory / "state.json"),
-                .validation_due = state.at("validation_due").get<bool>()};
-  info.state.step_state.step = info.state.step;
-  info.state.step_state.learning_rate = state.at("learning_rate").get<float>();
-  return info;
-}
-
-json describe_slices(const nn::LocalParameters& parameters) {
-  json slices = json::array();
-  for (const auto& entry : parameters.entries()) {
-    const Parameter& p = *entry.parameter;
-    json shape = json::array();
-    for (int i = 0; i < p.shape.rank(); ++i) shape.push_back(p.shape[i]);
-    slices.push_back(
-        {{"name", p.name}, {"shape", shape}, {"begin", p.begin}, {"count", entry.master.dim(0)}, {"file", kParameters}});
-  }
-  return slices;
-}
-
-json describe_files(const fs::path& directory) {
-  json files = json::object();
-  for (const auto& file : fs::directory_iterator(directory)) {
-    const io::MappedFile mapped(file.path());
-    files[file.path().filename().string()] = {{"bytes", mapped.bytes().size()}, {"xxh64", hex(io::xxh64(mapped.bytes()))}};
-  }
-  return files;
-}
-
-std::string seal(json manifest) {
-  const std::string body = manifest.dump();
-  manifest["xxh64"] = hex(io::xxh64(std::as_bytes(std::span(body))));
-  return manifest.dump(1) + "\n";
-}
-
-std::string read_text(const fs::path& path) {
-  const io::MappedFile file(path);
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
-json read_manifest(const fs::path& path) {
-  json manifest;
-  if (!fs::is_regular_file(path)) refuse("the checkpoint has no manifest", path);
   try {
-    manifest = io::parse_json(read_text(path), path.string());
-    if (!manifest.is_object()) refuse("a broken manifest", path);
-    if (manifest.at("format") != "cistron-checkpoint") refuse("not the manifest of a checkpoint", path);
-    if (manifest.at("version") != kVersion)
-      refuse(fmt::format("a checkpoint of version {}, this program reads {}", manifest.at("version").dump(), kVersion), path);
-    json body = manifest;
-    body.erase("xxh64");
-    const std::string text = body.dump();
-    if (manifest.at("xxh64") != hex(io::xxh64(std::as_bytes(std::span(text))))) refuse("a wrong checksum", path);
+    const json state = io::parse_json(read_text(state_file), state_file.string());
+    info.config = parse_config(read_text(config_file), config_file.string());
+    info.tokenizer = state.at("tokenizer").get<std::string>();
+    info.state = {.step = state.at("step").get<int64_t>(),
+                  .tokens = state.at("tokens").get<int64_t>(),
+                  .store_fingerprint = from_hex(state.at("store_fingerprint").get<std::string>(), state_file),
+                  .validation_due = state.at("validation_due").get<bool>()};
+    info.state.step_state.step = info.state.step;
+    info.state.step_state.learning_rate = state.at("learning_rate").get<float>();
   } catch (const json::exception& error) {
-    refuse(fmt::format("a broken manifest ({})", error.what()), path);
+    refuse_checkpoint(fmt::format("a broken state ({})", error.what()), state_file);
   }
-  return manifest;
-}
-
-void verify_files(const fs::path& directory, const json& files) {
-  for (const auto& [name, expected] : files.items()) {
-    const fs::path path = directory / name;
-    if (!fs::is_regular_file(path)) refuse("a part is missing", path);
-    const io::MappedFile file(path);
-    if (file.bytes().size() != expected.at("bytes").get<size_t>())
-      refuse(fmt::format("{} bytes instead of {}", file.bytes().size(), expected.at("bytes").dump()), path);
-    if (hex(io::xxh64(file.bytes())) != expected.at("xxh64")) refuse("a wrong checksum", path);
-  }
-  for (const auto& file : fs::directory_iterator(directory)) {
-    const std::string name = file.path().filename().string();
-    if (name != kManifest && !files.contains(name)) refuse("a file that does not belong here", file.path());
-  }
-}
-
-void fill(Context& ctx, const io::SafetensorsFile& file, const std::string& name, const Tensor& tensor) {
-  if (!file.contains(name)) refuse(fmt::format("parameter '{}' is missing", name), file.path());
-  const auto& view = file.at(name);
-  const auto wanted = spec_of(name, tensor);
-  if (view.spec != wanted)
-    refuse(fmt::format("'{}' is {} [{}], wanted F32 [{}]", name, view.spec.dtype, fmt::join(view.spec.shape, ", "),
-                       fmt::join(wanted.shape, ", ")),
-           file.path());
-  auto* bytes = const_cast<std::byte*>(view.bytes.data());  // a view has no constant form
-  ops::copy(ctx, {.x = Tensor::view(bytes, tensor.shape(), DType::kF32), .out = tensor});
+  return info;
 }
 
 }  // namespace
 
-void save_checkpoint(Context& ctx, const fs::path& path, const CheckpointInfo& info, const nn::LocalParameters& parameters,
-                     bool replace) {
-  io::AtomicDirectory directory(path, replace);
-  const fs::path& partial = directory.partial();
-  std::vector<Named> masters, moments;
-  for (const auto& entry : parameters.entries()) {
-    masters.push_back({entry.parameter->name, entry.master});
-    if (!entry.m.defined()) continue;
-    moments.push_back({entry.parameter->name + ".m", entry.m});
-    moments.push_back({entry.parameter->name + ".v", entry.v});
-  }
-  write_tensors(ctx, partial / kParameters, masters);
-  if (!moments.empty()) write_tensors(ctx, partial / kOptimizer, moments);
-  io::write_file(partial / "config.toml", to_toml(info.config));
-  io::write_file(partial / "state.json", describe_state(info).dump(1) + "\n");
-  const json manifest{{"format", "cistron-checkpoint"},
-                      {"version", kVersion},
-                      {"files", describe_files(partial)},
-                      {"slices", describe_slices(parameters)}};
-  io::write_file(partial / kManifest, seal(manifest));
-  directory.commit();
+Checkpoint::Checkpoint(const fs::path& directory, int ranks, int rank) : directory_(directory) {
+  const Manifest manifest = read_manifest(directory);
+  verify_files(directory, manifest, ranks, rank);
+  info_ = read_info(directory);
+  for (const Manifest::Slice& slice : manifest.slices) add(slice);
+  check_complete();
 }
 
-Checkpoint::Checkpoint(const fs::path& directory) : directory_(directory) {
-  const json manifest = read_manifest(directory / kManifest);
-  try {
-    verify_files(directory, manifest.at("files"));
-    info_ = read_info(directory, read_text(directory / "state.json"), read_text(directory / "config.toml"));
-    for (const auto& slice : manifest.at("slices"))
-      if (slice.at("begin") != 0 || slice.at("count") != slice.at("shape").at(0))
-        refuse(fmt::format("{} is a slice: this build reads whole parameters", slice.at("name").dump()), directory / kManifest);
-  } catch (const json::exception& error) {
-    refuse(fmt::format("a broken manifest or state ({})", error.what()), directory);
-  }
-  parameters_ = std::make_unique<io::SafetensorsFile>(directory / kParameters);
-  if (manifest.at("files").contains(kOptimizer)) optimizer_ = std::make_unique<io::SafetensorsFile>(directory / kOptimizer);
+const io::SafetensorsFile* Checkpoint::open(const std::string& file) {
+  auto& opened = files_[file];
+  if (opened == nullptr) opened = std::make_unique<io::SafetensorsFile>(directory_ / file);
+  return opened.get();
 }
 
-std::span<const float> Checkpoint::values(const std::string& parameter) const {
-  const auto& [spec, bytes] = parameters_->at(parameter);
-  if (spec.dtype != "F32") refuse(fmt::format("'{}' is of {} instead of F32", parameter, spec.dtype), parameters_->path());
-  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+void Checkpoint::add(const Manifest::Slice& slice) {
+  Whole& whole = parameters_[slice.parameter];
+  if (whole.shape.rank() == 0) whole.shape = slice.shape;
+  const int64_t width = nn::row_width(slice.shape), rows = nn::num_rows(slice.shape);
+  if (whole.shape != slice.shape || slice.begin < 0 || slice.count < 0 || slice.begin > rows - slice.count)
+    refuse_checkpoint(fmt::format("the slices of '{}' do not fit each other", slice.parameter), directory_ / Manifest::kName);
+  Piece piece{.begin = slice.begin * width,
+              .count = slice.count * width,
+              .values = open(slice.values),
+              .moments = slice.moments.empty() ? nullptr : open(slice.moments)};
+  const auto check = [&](const io::SafetensorsFile& file, const std::string& name) {
+    const auto& [spec, bytes] = file.at(name);
+    if (spec.dtype != "F32" || std::ssize(bytes) != piece.count * int64_t{sizeof(float)})
+      refuse_checkpoint(
+          fmt::format("'{}' is {} of {} bytes instead of {} numbers in F32", name, spec.dtype, bytes.size(), piece.count),
+          file.path());
+  };
+  check(*piece.values, slice.parameter);
+  for (const char* suffix : {".m", ".v"})
+    if (piece.moments != nullptr) check(*piece.moments, slice.parameter + suffix);
+  has_optimizer_ = has_optimizer_ && piece.moments != nullptr;
+  whole.pieces.push_back(piece);
+}
+
+void Checkpoint::check_complete() {
+  for (auto& [name, whole] : parameters_) {
+    std::ranges::sort(whole.pieces, {}, &Piece::begin);
+    int64_t next = 0;
+    for (const Piece& piece : whole.pieces) {
+      if (piece.begin != next)
+        refuse_checkpoint(fmt::format("'{}' {} at element {}", name, piece.begin > next ? "has a hole" : "is there twice", next),
+                          directory_ / Manifest::kName);
+      next += piece.count;
+    }
+    if (next != whole.shape.numel())
+      refuse_checkpoint(fmt::format("'{}' ends at element {}", name, next), directory_ / Manifest::kName);
+  }
+}
+
+void Checkpoint::read(const std::string& parameter, const std::string& suffix, int64_t first, std::span<float> out) const {
+  const auto found = parameters_.find(parameter);
+  if (found == parameters_.end()) refuse_checkpoint(fmt::format("parameter '{}' is missing", parameter), directory_);
+  const int64_t end = first + std::ssize(out);
+  if (first < 0 || end > found->second.shape.numel())
+    refuse_checkpoint(fmt::format("'{}' has {} values, not {}", parameter, found->second.shape.numel(), end), directory_);
+  for (const Piece& piece : found->second.pieces) {
+    const int64_t begin = std::max(first, piece.begin), count = std::min(end, piece.begin + piece.count) - begin;
+    if (count <= 0) continue;
+    const auto* values =
+        reinterpret_cast<const float*>((suffix.empty() ? piece.values : piece.moments)->at(parameter + suffix).bytes.data());
+    std::memcpy(out.data() + (begin - first), values + (begin - piece.begin), static_cast<size_t>(count) * sizeof(float));
+  }
+}
+
+void Checkpoint::fill(Context& ctx, const std::string& parameter, const std::string& suffix, int64_t first,
+                      const Tensor& tensor) const {
+  ops::write_pieces(ctx, tensor, [&](int64_t begin, std::span<std::byte> piece) {
+    const std::span out(reinterpret_cast<float*>(piece.data()), piece.size() / sizeof(float));
+    read(parameter, suffix, first + begin / int64_t{sizeof(float)}, out);
+  });
 }
 
 void Checkpoint::load(Context& ctx, nn::LocalParameters& parameters) const {
-  for (auto& entry : parameters.entries()) {
-    const std::string& name = entry.parameter->name;
-    fill(ctx, *parameters_, name, entry.master);
-    if (optimizer_ == nullptr || !entry.m.defined()) continue;
-    fill(ctx, *optimizer_, name + ".m", entry.m);
-    fill(ctx, *optimizer_, name + ".v", entry.v);
+  for (const auto& entry : parameters.entries()) {
+    const auto& [name, shape] = std::tie(entry.parameter->name, entry.parameter->shape);
+    const auto found = parameters_.find(name);
+    if (found != parameters_.end() && found->second.shape != shape)
+      refuse_checkpoint(fmt::format("'{}' is {}, wanted {}", name, to_string(found->second.shape), to_string(shape)), directory_);
+    const int64_t first = entry.first_row() * nn::row_width(shape);
+    fill(ctx, name, "", first, entry.master);
+    if (!has_optimizer_ || !entry.m.defined()) continue;
+    fill(ctx, name, ".m", first, entry.m);
+    fill(ctx, name, ".v", first, entry.v);
   }
-  if (parameters_->tensors().size() != parameters.entries().size())
-    refuse(fmt::format("{} tensors for {} parameters", parameters_->tensors().size(), parameters.entries().size()),
-           parameters_->path());
+  if (parameters_.size() != parameters.entries().size())
+    refuse_checkpoint(fmt::format("{} tensors for {} parameters", parameters_.size(), parameters.entries().size()), directory_);
 }
 
 }  // namespace cistron::train

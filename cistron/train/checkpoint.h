@@ -1,21 +1,23 @@
 #pragma once
-// A checkpoint is a directory, whole or absent:
-//   manifest.json             version, every other file with its bytes and XXH64, and which slice of which parameter lies where
+// A checkpoint is a directory, whole or absent, and belongs to no layout of ranks:
+//   manifest.json             see checkpoint_manifest.h
 //   state.json                step, tokens, seed, what the data was, the tokenizer
 //   config.toml               the run's configuration, all keys
-//   parameters.safetensors    fp32 masters by global name
-//   optimizer.safetensors     "NAME.m" and "NAME.v"; absent in an imported model
-// A tensor holds rows [begin, begin + count) of dim 0 of the parameter that the manifest names, so that other layouts can share
-// it.
+//   parameters*.safetensors   fp32 masters by global name; from several ranks one file each, parameters-00002.safetensors
+//   optimizer*.safetensors    "NAME.m" and "NAME.v"; absent in an imported model
+// A tensor is a whole parameter or some rows of it, as the manifest says; together the files hold each row once.
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 
 #include "cistron/core/step_state.h"
+#include "cistron/dist/communicator.h"
 #include "cistron/io/safetensors.h"
-#include "cistron/nn/local_parameters.h"
+#include "cistron/train/checkpoint_manifest.h"
+#include "cistron/train/checkpoint_slices.h"
 #include "cistron/train/config.h"
 
 namespace cistron::train {
@@ -34,30 +36,48 @@ struct CheckpointInfo {
   TrainingState state;
 };
 
-/// Writes `directory`, atomically; one that exists (and was found broken) is replaced where `replace` is set. Moments are written
-/// where the parameters have them. `ctx` is theirs.
+/// Writes `directory`, atomically; one that exists (and was found broken) is replaced where `replace` is set. All ranks of
+/// `world` call it, each with its slices, and write at once; it is there when all of it is on the disk. Where one fails, all
+/// throw and nothing stays behind.
 void save_checkpoint(Context& ctx, const std::filesystem::path& directory, const CheckpointInfo& info,
-                     const nn::LocalParameters& parameters, bool replace);
+                     const std::vector<ParameterSlice>& slices, bool replace, dist::Communicator& world);
 
 class Checkpoint {
  public:
-  /// Reads every byte and checks it. Throws Error(kBadData) naming the file and what is wrong with it: missing, cut short, extra,
-  /// a wrong checksum, another version.
-  explicit Checkpoint(const std::filesystem::path& directory);
+  /// Reads every byte and checks it; of several ranks that open it together each reads its part of the files. Throws
+  /// Error(kBadData) naming the file and what is wrong with it: missing, cut short, extra, a wrong checksum, another version.
+  explicit Checkpoint(const std::filesystem::path& directory, int ranks = 1, int rank = 0);
 
   [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
   [[nodiscard]] const CheckpointInfo& info() const { return info_; }
-  [[nodiscard]] bool has_optimizer() const { return optimizer_ != nullptr; }
-  /// The whole of one parameter, fp32, valid as long as this object. Throws Error(kBadData) where there is none.
-  [[nodiscard]] std::span<const float> values(const std::string& parameter) const;
-  /// Fills masters (and moments, where both sides have them). Throws Error(kBadData) on a parameter that is missing, left over,
-  /// or of another shape. Working copies are the caller's to refresh.
+  [[nodiscard]] bool has_optimizer() const { return has_optimizer_; }
+  /// Elements [first, first + out.size()) of a parameter. Throws Error(kBadData) where it has none.
+  void read(const std::string& parameter, int64_t first, std::span<float> out) const { read(parameter, "", first, out); }
+  /// Fills masters (and moments, where both sides have them) with what they hold, reading nothing else. Throws Error(kBadData) on
+  /// a parameter that is missing, left over, or of another shape. Working copies are the caller's to refresh.
   void load(Context& ctx, nn::LocalParameters& parameters) const;
 
  private:
+  struct Piece {
+    int64_t begin = 0, count = 0;  // elements
+    const io::SafetensorsFile* values;
+    const io::SafetensorsFile* moments;  // or null
+  };
+  struct Whole {
+    Shape shape;
+    std::vector<Piece> pieces;  // in order, from the first element to the last
+  };
+  void add(const Manifest::Slice& slice);
+  void check_complete();
+  const io::SafetensorsFile* open(const std::string& file);
+  void read(const std::string& parameter, const std::string& suffix, int64_t first, std::span<float> out) const;
+  void fill(Context& ctx, const std::string& parameter, const std::string& suffix, int64_t first, const Tensor& tensor) const;
+
   std::filesystem::path directory_;
   CheckpointInfo info_;
-  std::unique_ptr<io::SafetensorsFile> parameters_, optimizer_;
+  bool has_optimizer_ = true;
+  std::map<std::string, std::unique_ptr<io::SafetensorsFile>> files_;
+  std::map<std::string, Whole> parameters_;
 };
 
 }  // namespace cistron::train

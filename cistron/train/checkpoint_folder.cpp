@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 
 #include "cistron/core/error.h"
+#include "cistron/dist/check_same.h"
+#include "cistron/dist/single.h"
+#include "cistron/dist/together.h"
 #include "cistron/io/atomic_file.h"
 
 namespace cistron::train {
@@ -43,11 +47,15 @@ std::vector<std::string> CheckpointFolder::names() const {
   return all;
 }
 
-void CheckpointFolder::save(Context& ctx, const CheckpointInfo& info, const nn::LocalParameters& parameters, int64_t keep) const {
+void CheckpointFolder::save(Context& ctx, const CheckpointInfo& info, const std::vector<ParameterSlice>& slices, int64_t keep,
+                            dist::Communicator& world) const {
   const std::string name = name_of(info.state.step);
-  save_checkpoint(ctx, folder_ / name, info, parameters, /*replace=*/true);
-  io::write_file(folder_ / "latest", name + "\n");
-  prune(info.state.step, keep);
+  save_checkpoint(ctx, folder_ / name, info, slices, /*replace=*/true, world);
+  dist::together(world, [&] {
+    if (world.rank() != 0) return;
+    io::write_file(folder_ / "latest", name + "\n");
+    prune(info.state.step, keep);
+  });
 }
 
 void CheckpointFolder::prune(int64_t step, int64_t keep) const {
@@ -79,28 +87,38 @@ void CheckpointFolder::restore_replaced() const {
   for (fs::path path : leftovers(kReplaced)) io::restore_replaced(path.replace_extension());
 }
 
-std::unique_ptr<Checkpoint> CheckpointFolder::find(const std::function<void(const std::string&)>& say) const {
-  std::vector<std::string> candidates = names();
+std::vector<std::string> CheckpointFolder::candidates(const Say& say) const {
+  std::vector<std::string> all = names();
   const std::string latest = read_latest(folder_);
-  const auto named = std::ranges::find(candidates, latest);
-  if (named != candidates.end())
-    std::rotate(candidates.begin(), named, named + 1);
+  const auto named = std::ranges::find(all, latest);
+  if (named != all.end())
+    std::rotate(all.begin(), named, named + 1);
   else if (!latest.empty())
     say(fmt::format("'latest' points to {}, which is not there", latest));
+  return all;
+}
+
+std::unique_ptr<Checkpoint> CheckpointFolder::find(const Say& say, dist::Communicator& world) const {
+  const std::string list = world.rank() == 0 ? fmt::format("{}", fmt::join(candidates(say), "\n")) : "";
+  std::istringstream names(dist::gather_texts(world, list)[0]);
   std::string problem;
-  for (const auto& name : candidates) {
+  for (std::string name; std::getline(names, name);) {
     try {
-      return std::make_unique<Checkpoint>(folder_ / name);
+      std::unique_ptr<Checkpoint> checkpoint;
+      dist::together(world, [&] { checkpoint = std::make_unique<Checkpoint>(folder_ / name, world.size(), world.rank()); });
+      return checkpoint;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kBadData && error.kind() != ErrorKind::kUsage) throw;
       problem = error.what();
       say(fmt::format("passing over a broken checkpoint: {}", problem));
     }
   }
-  if (!candidates.empty())
+  if (!problem.empty())
     throw Error(ErrorKind::kBadData, "no whole checkpoint", folder_.string(),
                 "remove the folder to start afresh; the last one: " + problem);
   return nullptr;
 }
+
+std::unique_ptr<Checkpoint> CheckpointFolder::find(const Say& say) const { return find(say, *dist::single()); }
 
 }  // namespace cistron::train

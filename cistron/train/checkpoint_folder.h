@@ -16,12 +16,17 @@ class CheckpointFolder {
   /// "step-00001000"
   static std::string name_of(int64_t step);
 
-  /// Saves, makes it durable, then moves `latest`, then removes all but the last `keep` of this step and before.
-  void save(Context& ctx, const CheckpointInfo& info, const nn::LocalParameters& parameters, int64_t keep) const;
+  /// Saves, makes it durable, then moves `latest`, then removes all but the last `keep` of this step and before. All ranks of
+  /// `world` call it, each with its slices; where one fails, all throw.
+  void save(Context& ctx, const CheckpointInfo& info, const std::vector<ParameterSlice>& slices, int64_t keep,
+            dist::Communicator& world) const;
 
   /// The checkpoint that `latest` names; where that is broken, the newest whole one. `say` gets a line for each one passed over.
-  /// Null where there is none at all; Error(kBadData) where all are broken.
-  [[nodiscard]] std::unique_ptr<Checkpoint> find(const std::function<void(const std::string&)>& say) const;
+  /// Null where there is none at all; Error(kBadData) where all are broken. All ranks of `world` call it, share the reading, and
+  /// find the same.
+  using Say = std::function<void(const std::string&)>;
+  [[nodiscard]] std::unique_ptr<Checkpoint> find(const Say& say, dist::Communicator& world) const;
+  [[nodiscard]] std::unique_ptr<Checkpoint> find(const Say& say) const;
 
   /// Removes what a killed process was writing. Only for whoever holds the run's lock.
   void remove_partial() const;
@@ -31,6 +36,7 @@ class CheckpointFolder {
  private:
   [[nodiscard]] std::vector<std::string> names() const;  // newest first, part-written ones left out
   [[nodiscard]] std::vector<std::filesystem::path> leftovers(std::string_view suffix) const;
+  [[nodiscard]] std::vector<std::string> candidates(const Say& say) const;
   void prune(int64_t step, int64_t keep) const;
 
   std::filesystem::path folder_;

@@ -30,6 +30,7 @@ struct RunConfig {
     int64_t validate_tokens = 0;     ///< 0: the whole validation split, as the last validation always does
     int64_t checkpoint_every = 100;  ///< 0: only at the end
     int64_t keep_last = 3;
+    bool save_behind = false;
     std::string recompute = "none";
   } train;
 
@@ -52,9 +53,10 @@ struct RunConfig {
   bool require_fused = false;
 
   struct Parallel {
-    int64_t dp = 1;
+    int64_t dp = 0;  ///< 0: all ranks that ep leaves
     int64_t ep = 1;
     bool fsdp = true;
+    bool reshard_after_forward = true;
     double timeout_seconds = 600;
     double headroom = 1.25;
   } parallel;

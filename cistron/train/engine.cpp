@@ -8,6 +8,8 @@
 
 #include "cistron/core/error.h"
 #include "cistron/dist/check_same.h"
+#include "cistron/dist/meta.h"
+#include "cistron/dist/overflow.h"
 #include "cistron/ops/copy.h"
 #include "cistron/ops/device_memory.h"
 #include "cistron/ops/elementwise.h"
@@ -34,6 +36,10 @@ bool has_nonfinite(Context& ctx, const Tensor& tensor) {
     if (tensor.dtype() == DType::kBF16) found = found || has_nonfinite<bf16>(piece);
   });
   return found;
+}
+
+std::shared_ptr<Arena> planned_arena(const char* name, const Device& device, int64_t bytes) {
+  return Arena::planned(name, device, ops::device_memory(device), bytes);
 }
 
 // The least of the ranks' texts that are not empty, with the rank that gave it.
@@ -87,9 +93,7 @@ Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan, const Device& devi
   if (const int64_t available = ops::available_memory(device); plan.total() > available)
     throw Error(ErrorKind::kOutOfSpace, "not enough memory", fmt::format("{}; {} bytes are available", plan.report(), available),
                 kAdvice);
-  const auto arena = [&](const char* name, int64_t bytes) {
-    return Arena::planned(name, device, ops::device_memory(device), bytes);
-  };
+  const auto arena = [&](const char* name, int64_t bytes) { return planned_arena(name, device, bytes); };
   try {
     return {.parameters = {.parameters = arena("parameters", plan.parameters),
                            .gradients = arena("gradients", plan.gradients),
@@ -103,7 +107,8 @@ Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan, const Device& devi
 
 MemoryPlan Engine::plan(const EngineOptions& options) {
   check_sizes(options);
-  Engine engine(options, meta_arenas(), Device{DeviceKind::kMeta}, nullptr, nullptr);
+  const auto mesh = dist::meta_mesh(options.sharing.shape, options.sharing.rank);
+  Engine engine(options, meta_arenas(), Device{DeviceKind::kMeta}, nullptr, mesh.get());
   const auto batch = [](int64_t tokens) { return nn::meta_batch(tokens, tokens); };  // of one-token sequences at worst
   const std::vector<nn::Batch> batches(static_cast<size_t>(std::min<int64_t>(options.micro_batches, 2)),
                                        batch(options.micro_batch_tokens));
@@ -120,21 +125,22 @@ Engine::Engine(const EngineOptions& options, const MemoryPlan& plan, ThreadPool*
 Engine::Engine(const EngineOptions& options, Arenas arenas, Device device, ThreadPool* pool, const dist::Mesh* mesh)
     : options_(options),
       arenas_(std::move(arenas)),
-      mesh_(options.sharing.shape.size() > 1 ? mesh : nullptr),
       queue_(ops::make_queue(device)),
       ctx_{.device = device,
            .planned = options.device,
            .arena = arenas_.activations,
            .pool = pool,
            .stream = queue_ == nullptr ? nullptr : queue_->stream(),
-           .precision = options.precision},
-      decoder_(options.model, options.experts),
-      parameters_(nn::make_parameters(decoder_.parameters(), options.precision, arenas_.parameters, options.sharing, mesh_)),
-      losses_(model::empty_losses(ctx_, options.model)),
+           .precision = options.precision,
+           .mesh = options.sharing.shape.size() > 1 ? mesh : nullptr,
+           .headroom = options.headroom},
+      decoder_(options.model, options.experts, options.sharing.shape, options.sharing.rank),
+      parameters_(nn::make_parameters(decoder_.parameters(), options.precision, arenas_.parameters, options.sharing,
+                                      device.is_meta() ? nullptr : ctx_.mesh)),
       inputs_(ctx_, options.micro_batches, options.micro_batch_tokens),
       evaluation_inputs_(ctx_, 1, options.eval_batch_tokens) {
   ctx_.parameters = parameters_.get();
-  if (options.eval_batch_tokens > 0) nll_ = ctx_.empty({options.eval_batch_tokens}, DType::kF32);
+  take_activations();
   if (device.is_meta()) return;
   published_ = published(results(), ahead() + 1);
   if (nll_.defined()) published_nll_ = published(std::array{nll_}, 1);
@@ -149,6 +155,36 @@ Tensor Engine::published(std::span<const Tensor> parts, int64_t slots) const {
   Tensor memory = Tensor::empty(arena, {slots, ops::published_bytes(parts)}, DType::kU8);
   std::memset(memory.raw(), 0, static_cast<size_t>(memory.bytes()));
   return memory;
+}
+
+// What stays in the activations' arena.
+void Engine::take_activations() {
+  losses_ = model::empty_losses(ctx_, options_.model);
+  if (options_.eval_batch_tokens > 0) nll_ = ctx_.empty({options_.eval_batch_tokens}, DType::kF32);
+}
+
+void Engine::raise_headroom(double enough) {
+  constexpr double kMore = 1.1;  // the next batch may need a little more again
+  CISTRON_CHECK(queue_ == nullptr, "[engine] experts are spread over ranks on the CPU alone");
+  options_.headroom = ctx_.headroom = kMore * enough;
+  losses_ = {};
+  nll_ = {};
+  ctx_.arena = arenas_.activations = nullptr;  // before more is taken
+  ctx_.arena = arenas_.activations = planned_arena("activations", options_.device, plan(options_).activations);
+  take_activations();
+}
+
+template <class Run>
+void Engine::with_room(const Run& run) {
+  while (true) {
+    try {
+      return run();
+    } catch (const dist::Overflow& overflow) {
+      ctx_.observe = nullptr;
+      parameters_->abandon_pass();
+      raise_headroom(overflow.enough());
+    }
+  }
 }
 
 void Engine::initialise(uint64_t seed) {
@@ -191,13 +227,13 @@ void Engine::backward() {
 }
 
 void Engine::sum_over_ranks(const Tensor& tensor) const {
-  if (mesh_ != nullptr) mesh_->world().all_reduce(tensor).wait();
+  if (ctx_.mesh != nullptr && !ctx_.device.is_meta()) ctx_.mesh->world().all_reduce(tensor).wait();
 }
 
 void Engine::gradient_norm() {
   std::vector<Tensor> grads;
   for (const auto& entry : parameters_->entries()) grads.push_back(entry.owned(entry.grad));
-  if (mesh_ == nullptr) return ops::grad_norm(ctx_, {.grads = grads, .state = inputs_.state()});
+  if (ctx_.mesh == nullptr) return ops::grad_norm(ctx_, {.grads = grads, .state = inputs_.state()});
   double squares = 0.0;
   const Tensor sum = Tensor::view(std::span(&squares, 1));
   ops::sum_of_squares(ctx_, {.grads = grads, .out = sum});
@@ -227,7 +263,7 @@ void Engine::update() {
 std::vector<Tensor> Engine::results() const { return {losses_.cross_entropy, losses_.router, inputs_.state_bytes()}; }
 
 void Engine::run_step() {
-  backward();
+  with_room([&] { backward(); });
   update();
   const auto parts = results();
   ops::publish(ctx_, {.parts = parts, .number = &inputs_.state()->step, .out = published_});
@@ -279,24 +315,32 @@ std::string Engine::find_nonfinite(std::span<const nn::Batch> micro_batches, dou
     ++seen;
     if (first.empty() && has_nonfinite(ctx_, value)) first = fmt::format("{:012} {}", seen, module);  // sorted by place
   };
-  ctx_.observe = look;
   set_state(label_weight, state_.learning_rate);
   inputs_.upload(ctx_, micro_batches, state_);
-  backward();
-  ctx_.observe = nullptr;
+  with_room([&] {
+    first.clear();
+    seen = 0;
+    ctx_.observe = look;
+    backward();
+    ctx_.observe = nullptr;
+  });
   for (const auto& entry : parameters_->entries()) look("gradient of " + entry.parameter->name, entry.grad);
-  if (mesh_ != nullptr) first = first_of_ranks(mesh_->world(), first);
+  if (ctx_.mesh != nullptr) first = first_of_ranks(ctx_.mesh->world(), first);
   return first.empty() ? first : first.substr(first.find(' ') + 1);
+}
+
+void Engine::evaluate_part(int64_t tokens) {
+  ops::zero(ctx_, {.out = losses_.cross_entropy});
+  ops::zero(ctx_, {.out = losses_.router});
+  parameters_->begin_pass(nn::LocalParameters::Pass::kEvaluate);
+  decoder_.evaluate(ctx_, evaluation_inputs_.batches()[0], nll_.rows(0, tokens), losses_);
+  parameters_->end_pass();
 }
 
 Engine::Evaluation Engine::evaluate(const nn::Batch& batch) {
   ++evaluation_.step;
   evaluation_inputs_.upload(ctx_, std::span(&batch, 1), evaluation_);
-  ops::zero(ctx_, {.out = losses_.cross_entropy});
-  ops::zero(ctx_, {.out = losses_.router});
-  parameters_->begin_pass(nn::LocalParameters::Pass::kEvaluate);
-  decoder_.evaluate(ctx_, evaluation_inputs_.batches()[0], nll_.rows(0, batch.num_tokens()), losses_);
-  parameters_->end_pass();
+  with_room([&] { evaluate_part(batch.num_tokens()); });
   const std::array parts{nll_};
   ops::publish(ctx_, {.parts = parts, .number = &evaluation_inputs_.state()->step, .out = published_nll_});
   Evaluation sums;

@@ -25,6 +25,7 @@ struct EngineOptions {
   int64_t micro_batches = 1;       ///< in a step
   bool record = true;              ///< on a device with a queue: record a step once and replay it
   nn::Sharing sharing;             ///< the mesh, and this rank's place in it
+  double headroom = 1.25;          ///< as Context::headroom
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
@@ -68,8 +69,8 @@ class Engine {
   /// Forward, backward, clipping and update over the micro-batches of one global batch, of which this rank gives its parts, each
   /// of at most `micro_batch_tokens` tokens. `label_weight` is the sum of all ranks' loss weights; so is what it returns.
   StepResult step(std::span<const nn::Batch> micro_batches, double label_weight, double learning_rate);
-  /// The same in two halves, so that the host need not wait: a device with a queue works while the host prepares the next step, of which
-  /// two may be under way. Results come in the steps' order.
+  /// The same in two halves, so that the host need not wait: a device with a queue works while the host prepares the next step,
+  /// of which two may be under way. Results come in the steps' order.
   void queue_step(std::span<const nn::Batch> micro_batches, double label_weight, double learning_rate);
   StepResult next_result();
   [[nodiscard]] int64_t under_way() const { return std::ssize(under_way_); }
@@ -77,6 +78,9 @@ class Engine {
   [[nodiscard]] int64_t ahead() const { return queue_ == nullptr ? 0 : 1; }
   /// Kernels in the recorded step; 0 where none is recorded.
   [[nodiscard]] int64_t launches() const { return recorded_ == nullptr ? 0 : recorded_->launches(); }
+  /// Room for what is routed to an expert-parallel rank. A step or an evaluation that needs more plans again with more, takes
+  /// that memory instead, and begins anew: no token is dropped.
+  [[nodiscard]] double headroom() const { return options_.headroom; }
   /// After a step that was not finite, on the same micro-batches: the first module (or parameter's gradient) with a number that
   /// is not finite, on any rank. Changes no parameter.
   std::string find_nonfinite(std::span<const nn::Batch> micro_batches, double label_weight);
@@ -108,9 +112,14 @@ class Engine {
   static Arenas planned_arenas(const MemoryPlan& plan, const Device& device);
   Engine(const EngineOptions& options, Arenas arenas, Device device, ThreadPool* pool, const dist::Mesh* mesh);
 
+  void take_activations();
+  void raise_headroom(double enough);
+  template <class Run>
+  void with_room(const Run& run);
   void set_state(double label_weight, double learning_rate);
   void run_step();
   void backward();
+  void evaluate_part(int64_t tokens);
   void sum_over_ranks(const Tensor& tensor) const;
   void gradient_norm();
   void update();
@@ -119,7 +128,6 @@ class Engine {
 
   EngineOptions options_;
   Arenas arenas_;
-  const dist::Mesh* mesh_;
   std::unique_ptr<ops::Queue> queue_;  // null: everything is done at once
   Context ctx_;
   model::Decoder decoder_;

@@ -9,6 +9,7 @@
 namespace cistron::train {
 
 void show(std::FILE* stream, std::string_view text) {
+  if (stream == nullptr) return;
   // Not fmt::print, which throws.
   (void)std::fwrite(text.data(), 1, text.size(), stream);
   (void)std::fflush(stream);

@@ -9,7 +9,7 @@
 namespace cistron::train {
 
 struct ProgressOptions {
-  std::FILE* stream = stderr;
+  std::FILE* stream = stderr;  ///< null: nothing is shown
   bool quiet = false;
   bool live = false;  ///< rewrite one line
   bool color = false;

@@ -50,8 +50,8 @@ void check_is_run(const fs::path& path) {
 
 }  // namespace
 
-RunFolder::RunFolder(fs::path path, Mode mode) : path_(std::move(path)), mode_(mode) {
-  if (!fs::exists(path_)) return;
+RunFolder::RunFolder(fs::path path, Mode mode, dist::Communicator& world) : path_(std::move(path)), mode_(mode), world_(world) {
+  if (world_.rank() != 0 || !fs::exists(path_)) return;
   if (!fs::is_directory(path_)) throw Error(ErrorKind::kUsage, "not a directory", path_.string(), "give another --out");
   mode_ == Mode::kNew ? check_unused(path_) : check_is_run(path_);
   lock_ = std::make_unique<RunLock>(path_);
@@ -61,7 +61,7 @@ std::unique_ptr<Checkpoint> RunFolder::resume_from(const RunConfig& config, uint
                                                    Progress& progress) const {
   if (mode_ != Mode::kResume) return nullptr;
   if (lock_ != nullptr) checkpoints().restore_replaced();
-  auto checkpoint = checkpoints().find([&](const std::string& line) { progress.warn("cistron: " + line); });
+  auto checkpoint = checkpoints().find([&](const std::string& line) { progress.warn("cistron: " + line); }, world_);
   if (checkpoint == nullptr) return nullptr;
   const auto& info = checkpoint->info();
   for (const auto& difference : differences(info.config, config)) {
@@ -109,6 +109,7 @@ void RunFolder::check_space(int64_t needed, int64_t freed) const {
 }
 
 void RunFolder::prepare(const RunConfig& config, int64_t checkpoint_bytes) {
+  if (world_.rank() != 0) return;
   const bool replaces = mode_ == Mode::kForce && lock_ != nullptr;
   make_and_lock();
   checkpoints().remove_partial();

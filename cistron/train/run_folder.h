@@ -14,15 +14,16 @@ class RunFolder {
  public:
   enum class Mode : uint8_t { kNew, kResume, kForce };
   /// Takes the lock of a run that exists. Throws Error(kUsage) where another process has it, where the mode is kNew and `path`
-  /// holds anything, and where it is another and `path` holds anything but a run. Changes nothing else.
-  RunFolder(std::filesystem::path path, Mode mode);
+  /// holds anything, and where it is another and `path` holds anything but a run. Changes nothing else. Of several ranks the first
+  /// does all this; `world` must outlive it.
+  RunFolder(std::filesystem::path path, Mode mode, dist::Communicator& world);
 
-  /// The checkpoint to go on from, or null. Throws Error(kUsage) where `config` or the data are not those of the checkpoint in
-  /// what a resumed run cannot change; says what else differs.
+  /// The checkpoint to go on from, or null; all ranks call it. Throws Error(kUsage) where `config` or the data are not those of
+  /// the checkpoint in what a resumed run cannot change; says what else differs.
   [[nodiscard]] std::unique_ptr<Checkpoint> resume_from(const RunConfig& config, uint64_t store_fingerprint,
                                                         Progress& progress) const;
-  /// Makes and locks the directory, clears it under kForce, and writes config.toml. Throws Error(kOutOfSpace), with an old run
-  /// left as it was, where the disk has no room for a checkpoint of `checkpoint_bytes`.
+  /// On the first rank: makes and locks the directory, clears it under kForce, and writes config.toml. Throws Error(kOutOfSpace),
+  /// with an old run left as it was, where the disk has no room for a checkpoint of `checkpoint_bytes`.
   void prepare(const RunConfig& config, int64_t checkpoint_bytes);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
@@ -35,6 +36,7 @@ class RunFolder {
 
   std::filesystem::path path_;
   Mode mode_;
+  dist::Communicator& world_;
   std::unique_ptr<RunLock> lock_;  // null until the directory is there
 };
 

@@ -7,7 +7,10 @@
 #include <utility>
 
 #include "cistron/core/error.h"
+#include "cistron/core/host_memory.h"
 #include "cistron/data/pad.h"
+#include "cistron/data/split.h"
+#include "cistron/dist/single.h"
 
 namespace cistron::train {
 
@@ -26,19 +29,29 @@ data::Store open_store(const RunConfig& config) {
   return store;
 }
 
+// Of all ranks together; a whole window must fit.
+int64_t evaluation_tokens(const RunConfig& c) { return std::max(c.train.micro_batch_tokens, c.data.context); }
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace
 
-EngineOptions engine_options(const RunConfig& c) {
+EngineOptions engine_options(const RunConfig& c, const dist::MeshShape& shape, int rank) {
+  const auto of_rank = [&](int64_t tokens) { return data::most_tokens_of_rank(tokens, c.data.context, shape.size()); };
   return {.model = c.model,
           .precision = c.precision(),
           .recompute = c.recompute(),
           .experts = c.experts_kind(),
-          .micro_batch_tokens = c.train.micro_batch_tokens,
-          .eval_batch_tokens = std::max(c.train.micro_batch_tokens, c.data.context),  // a whole window must fit
+          .micro_batch_tokens = of_rank(c.train.micro_batch_tokens),
+          .eval_batch_tokens = of_rank(evaluation_tokens(c)),
+          .micro_batches = c.micro_batches(),
+          .sharing = {.shape = shape,
+                      .rank = rank,
+                      .fsdp = c.parallel.fsdp,
+                      .reshard_after_forward = c.parallel.reshard_after_forward},
+          .headroom = c.parallel.headroom,
           .beta1 = c.optimizer.betas[0],
           .beta2 = c.optimizer.betas[1],
           .eps = c.optimizer.eps,
@@ -63,25 +76,42 @@ Trainer::Trainer(TrainerOptions options, ThreadPool& pool, Progress& progress)
     : options_(std::move(options)),
       config_(options_.config),
       progress_(progress),
-      folder_(options_.run, options_.mode),
+      alone_(options_.world == nullptr ? dist::single() : nullptr),
+      folder_(options_.run, options_.mode, alone_ ? *alone_ : *options_.world),
       store_(open_store(config_)),
+      ranks_(alone_ ? *alone_ : *options_.world, config_, store_.fingerprint()),
       loader_(store_.train(), {.context = config_.data.context,
                                .batch_tokens = config_.train.micro_batch_tokens,
                                .seed = static_cast<uint64_t>(config_.train.seed)}),
-      engine_options_(engine_options(config_)) {
+      engine_options_(engine_options(config_, ranks_.mesh().shape(), ranks_.rank())) {
   if (store_.valid().num_records() > 0)
-    validation_.emplace(store_.valid(), config_.data.context, engine_options_.eval_batch_tokens);
+    validation_.emplace(store_.valid(), config_.data.context, evaluation_tokens(config_));
   else
     progress_.say("the store has no validation split: nothing is validated");
   const MemoryPlan plan = Engine::plan(engine_options_);
-  progress_.say(fmt::format("{} parameters, {} active; {}; recipe {}, {} threads", with_commas(config_.model.parameters()),
-                            with_commas(config_.model.active_parameters()), plan.report(), config_.recipe, pool.num_threads()));
-  engine_ = std::make_unique<Engine>(engine_options_, plan, &pool);
+  describe(plan, pool.num_threads());
+  engine_ = std::make_unique<Engine>(engine_options_, plan, &pool, &ranks_.mesh());
+  saver_.emplace(folder_.checkpoints(), Saver::Options{.keep = config_.train.keep_last, .behind = config_.train.save_behind},
+                 ranks_.world());
   resume();
   if (result_.was_finished) return;  // its files stay as they are
   constexpr int64_t kMasterAndMoments = 12, kSlack = 1 << 20;
   folder_.prepare(config_, config_.model.parameters() * kMasterAndMoments + kSlack);
-  metrics_.emplace(folder_.path(), state_.step);
+  if (ranks_.is_first()) metrics_.emplace(folder_.path(), state_.step);
+}
+
+void Trainer::describe(const MemoryPlan& plan, int threads) {
+  const std::string model = fmt::format("{} parameters, {} active; ", with_commas(config_.model.parameters()),
+                                        with_commas(config_.model.active_parameters()));
+  const std::string mine = fmt::format("{}; recipe {}, {} threads", plan.report(), config_.recipe, threads);
+  if (ranks_.size() == 1) return progress_.say(model + mine);
+  const std::string mesh = dist::describe(ranks_.mesh().shape(), config_.model.experts);
+  progress_.say(model + mesh.substr(0, mesh.find_last_not_of('\n') + 1) + ranks_.lines(mine));
+  const int64_t needed = ranks_.sum_on_this_host(plan.total());
+  if (const int64_t available = available_host_memory(); needed > available)
+    throw Error(ErrorKind::kOutOfSpace, "not enough memory for the ranks of this machine",
+                fmt::format("{} bytes in all, {} are available", needed, available),
+                "see cistron plan for layouts that fit, or use more machines");
 }
 
 void Trainer::resume() {
@@ -115,10 +145,23 @@ TrainResult Trainer::run() {
     if (due(config_.train.checkpoint_every) || stopping()) save();
   }
   if (saved_step_ != state_.step) save();
-  result_.interrupted = stopping() && (!at_end() || state_.validation_due);
+  saver_->wait();
+  result_.interrupted = signal_ != 0 && (!at_end() || state_.validation_due);
+  result_.signal = signal_;
   result_.step = state_.step;
   result_.tokens = state_.tokens;
   return result_;
+}
+
+// Also where a checkpoint behind training failed: all ranks hear of it after the same step.
+bool Trainer::stopping() {
+  constexpr int kSaveFailed = 1 << 16;  // above every signal
+  if (signal_ != 0) return true;
+  const int mine = saver_->has_failed() ? kSaveFailed : options_.signal != nullptr ? options_.signal->load() : 0;
+  const int all = ranks_.largest(mine);
+  if (all >= kSaveFailed) saver_->wait();
+  signal_ = all;
+  return signal_ != 0;
 }
 
 bool Trainer::due(int64_t every) const { return at_end() || (every > 0 && state_.step % every == 0); }
@@ -130,13 +173,19 @@ void Trainer::train_step() {
   double label_weight = 0.0;
   const int64_t first = state_.tokens / config_.train.micro_batch_tokens;
   for (int64_t j = 0; j < config_.micro_batches(); ++j) packed.push_back(loader_.batch(first + j));
-  for (const auto& batch : packed) {
-    batches.push_back(nn::view_of(batch));
+  for (auto& batch : packed) {
     label_weight = std::accumulate(batch.loss_weight.begin(), batch.loss_weight.end(), label_weight);
+    if (ranks_.size() > 1) batch = data::part_of_rank(batch, ranks_.size(), ranks_.rank());
+    batches.push_back(nn::view_of(batch));
   }
   if (label_weight <= 0.0) label_weight = 1.0;  // nothing to predict: every gradient is zero
   const double lr = learning_rate(config_).at(state_.step + 1);
+  const double headroom = engine_->headroom();
   const StepResult result = engine_->step(batches, label_weight, lr);
+  if (engine_->headroom() != headroom)
+    progress_.say(
+        fmt::format("step {}: more was routed to a rank than parallel.headroom = {:.2f} has room for: planned again with {:.2f}",
+                    state_.step + 1, headroom, engine_->headroom()));
   ++state_.step;
   state_.tokens += config_.train.batch_tokens;
   log_step(result, lr, seconds_since(start));
@@ -145,16 +194,17 @@ void Trainer::train_step() {
 
 void Trainer::log_step(const StepResult& result, double lr, double seconds) {
   const double speed = static_cast<double>(config_.train.batch_tokens) / seconds;
-  metrics_->log(StepMetrics{.step = state_.step,
-                            .tokens = state_.tokens,
-                            .loss = result.loss,
-                            .aux_loss = result.router.aux_loss,
-                            .z_loss = result.router.z_loss,
-                            .lr = lr,
-                            .grad_norm = result.grad_norm,
-                            .tokens_per_second = speed,
-                            .router_entropy = result.router.entropy,
-                            .expert_load_max_over_mean = result.router.load_max_over_mean});
+  if (metrics_)
+    metrics_->log(StepMetrics{.step = state_.step,
+                              .tokens = state_.tokens,
+                              .loss = result.loss,
+                              .aux_loss = result.router.aux_loss,
+                              .z_loss = result.router.z_loss,
+                              .lr = lr,
+                              .grad_norm = result.grad_norm,
+                              .tokens_per_second = speed,
+                              .router_entropy = result.router.entropy,
+                              .expert_load_max_over_mean = result.router.load_max_over_mean});
   result_.loss = result.loss;
   seconds_per_step_ = seconds_per_step_ == 0.0 ? seconds : 0.9 * seconds_per_step_ + 0.1 * seconds;
   progress_.step({.step = state_.step,
@@ -166,6 +216,7 @@ void Trainer::log_step(const StepResult& result, double lr, double seconds) {
 
 void Trainer::stop_on_nonfinite(std::span<const nn::Batch> batches, double label_weight) {
   const std::string module = engine_->find_nonfinite(batches, label_weight);
+  saver_->wait();
   throw Error(ErrorKind::kFailed, fmt::format("a number that is not finite at step {}", state_.step),
               module.empty() ? "no module showed it again" : fmt::format("first in '{}'", module),
               "the step was not applied; lower optimizer.lr or set optimizer.clip, and --resume from the last checkpoint");
@@ -182,7 +233,10 @@ void Trainer::validate() {
       return;
     }
     data::PackedBatch batch = validation_->batch(i);
-    data::pad_batch(batch, engine_options_.eval_batch_tokens, std::max(store_.tokenizer().special().end, 0));
+    if (ranks_.size() > 1)
+      batch = data::part_of_rank(batch, ranks_.size(), ranks_.rank());
+    else
+      data::pad_batch(batch, engine_options_.eval_batch_tokens, std::max(store_.tokenizer().special().end, 0));
     const auto part = engine_->evaluate(nn::view_of(batch));
     sums.nll += part.nll;
     sums.tokens += part.tokens;
@@ -190,7 +244,7 @@ void Trainer::validate() {
   if (sums.tokens == 0) return;
   const ValidationMetrics metrics{
       .step = state_.step, .loss = sums.nll / static_cast<double>(sums.tokens), .tokens = sums.tokens};
-  metrics_->log(metrics);
+  if (metrics_) metrics_->log(metrics);
   result_.validation = metrics;
   if (!std::isfinite(metrics.loss))
     progress_.warn(
@@ -203,10 +257,10 @@ void Trainer::validate() {
 }
 
 void Trainer::save() {
-  metrics_->sync();
+  if (metrics_) metrics_->sync();
   state_.step_state = engine_->state();
   const CheckpointInfo info{.config = config_, .tokenizer = std::string(store_.tokenizer().name()), .state = state_};
-  folder_.checkpoints().save(engine_->context(), info, engine_->parameters(), config_.train.keep_last);
+  saver_->save(engine_->context(), info, engine_->parameters());
   saved_step_ = state_.step;
 }
 

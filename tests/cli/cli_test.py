@@ -28,10 +28,54 @@ def objects(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
+def test_ranks_train_resume_and_export(program, directory):
+    config = prepared(program, directory)
+    alone, two = directory / "alone", directory / "two"
+    program.ok("train", config, "--out", alone, "--quiet")
+    said = program.ok("train", config, "--out", two, "--ranks", "2").stderr
+    assert "mesh 2 x 1 (dp x ep)" in said and "rank 1: memory" in said, said
+    for mine, theirs in zip(metrics(two), metrics(alone), strict=True):
+        key = "valid_loss" if "valid_loss" in mine else "loss"
+        assert abs(mine[key] - theirs[key]) <= 1e-4 * theirs[key], (mine, theirs)  # lr is high: rounding grows
+    assert (two / "checkpoints/step-00000012/optimizer-00001.safetensors").exists()
+    program.ok("train", two / "config.toml", "--out", two, "--resume", "--ranks", "3", "--set", "train.steps=14", "--quiet")
+    assert metrics(two)[-1]["step"] == 14
+    assert objects(program.ok("info", two, "--json").stdout)[0]["checkpoint_step"] == 14
+    program.ok("score", two, "--fasta", directory / "a.fasta", "--quiet")
+    program.ok("export", two, "--out", directory / "exported")
+    program.ok("import", directory / "exported", "--out", directory / "imported")
+    program.ok("export", directory / "imported", "--out", directory / "again")
+    file = "model.safetensors"
+    assert (directory / "exported" / file).read_bytes() == (directory / "again" / file).read_bytes()
+
+
+def test_saving_behind_training_changes_no_number(program, directory):
+    config = prepared(program, directory)
+    for name, *more in [("at_once",), ("behind", "--set", "train.save_behind=true")]:
+        program.ok("train", config, "--out", directory / name, "--quiet", "--ranks", "2", *more)
+    assert metrics(directory / "behind") == metrics(directory / "at_once")
+    for name in ["parameters-00000.safetensors", "optimizer-00001.safetensors"]:
+        at = "checkpoints/step-00000012/" + name
+        assert (directory / "behind" / at).read_bytes() == (directory / "at_once" / at).read_bytes(), name
+
+
+def test_plan(program, directory):
+    config = prepared(program, directory)
+    lines = objects(program.ok("plan", config, "--gpus", "4", "--json").stdout)
+    assert [(line["layout"]["dp"], line["layout"]["ep"]) for line in lines] == [(4, 1), (2, 2), (1, 4)]
+    for line in lines:
+        memory = line["memory"]
+        assert line["fits"] and line["layout"]["fsdp"] is True and line["step_milliseconds"] is None
+        assert memory["total"] == sum(memory[key] for key in ["parameters", "gradients", "optimizer", "gathered", "activations"])
+    tight = objects(program.ok("plan", config, "--gpus", "1", "--memory", str(lines[0]["memory"]["total"]), "--json").stdout)
+    assert not tight[0]["fits"] and tight[0]["would_fit_with"], tight
+    assert "would fit with" in program.ok("plan", config, "--memory", str(lines[0]["memory"]["total"])).stdout
+
+
 def test_help_and_version(program, directory):
     assert "backends: cpu" in program.ok("--version").stdout
     assert "Example" in program.ok("--help").stdout
-    for verb in ["prepare", "train", "score", "generate", "export", "import", "info", "bench train", "bench kernels"]:
+    for verb in ["prepare", "train", "score", "generate", "export", "import", "info", "plan", "bench train", "bench kernels"]:
         text = program.ok(*verb.split(), "--help").stdout
         assert "Example" in text and "cistron " + verb in text, verb
         for option in ["--json", "--quiet", "--threads", "--device"]:
@@ -46,7 +90,8 @@ def test_usage_errors(program, directory):
     program.fails(2, "--out", "train", config)
     program.fails(2, "--wrong", "train", config, "--out", run, "--wrong")
     program.fails(2, "CUDA", "train", config, "--out", run, "--device", "cuda")
-    program.fails(2, "--ranks", "train", config, "--out", run, "--ranks", "2")
+    program.fails(2, "--ranks", "train", config, "--out", run, "--ranks", "0")
+    program.fails(2, "is not the number of ranks, 2", "train", config, "--out", run, "--ranks", "2", "--set", "parallel.dp=3")
     program.fails(2, "did you mean 'steps'", "train", config, "--out", run, "--set", "train.stepss=1")
     program.fails(2, "did you mean [optimizer]", "train", config, "--out", run, "--set", "optimiser.lr=1")
     program.fails(2, "out of range", "train", config, "--out", run, "--set", "optimizer.lr=-1")

@@ -8,6 +8,7 @@
 //            directories: imported (MODEL again, before any step), grads (of step 1), trained (after the last step)
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 
@@ -55,8 +56,8 @@ void fill(nn::LocalParameters& parameters, const fs::path& model, const model::M
 void write(nn::LocalParameters& parameters, Tensor nn::LocalParameters::Entry::* array, const fs::path& directory,
            const model::ModelConfig& config) {
   fs::create_directories(directory);
-  model::export_hugging_face(directory, config, {}, [&](const std::string& name) -> std::span<const float> {
-    return (parameters.find(name).*array).span<float>();
+  model::export_hugging_face(directory, config, {}, [&](const std::string& name, int64_t first, std::span<float> out) {
+    std::ranges::copy((parameters.find(name).*array).span<float>().subspan(static_cast<size_t>(first), out.size()), out.begin());
   });
 }
 

@@ -1,10 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 
 #include "cistron/core/error.h"
+#include "cistron/dist/single.h"
 #include "cistron/io/atomic_file.h"
 #include "cistron/train/checkpoint_folder.h"
 #include "tests/train/support.h"
@@ -39,7 +41,7 @@ class CheckpointTest : public testing::Test {
     for (auto& entry : parameters_.entries())
       for (const Tensor* tensor : {&entry.master, &entry.m, &entry.v})
         for (float& x : tensor->span<float>()) x = (value += 0.5F);
-    folder().save(ctx_, info(step), parameters_, keep);
+    folder().save(ctx_, info(step), slices_of(parameters_), keep, *dist::single());
   }
 
   CheckpointFolder folder() const { return CheckpointFolder(directory_.path()); }
@@ -86,7 +88,10 @@ TEST_F(CheckpointTest, ComesBackToTheBit) {
     for (const auto& [x, y] : {std::pair(a.master, b.master), std::pair(a.m, b.m), std::pair(a.v, b.v)})
       EXPECT_EQ(std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.bytes())), 0) << a.parameter->name;
   }
-  EXPECT_EQ(checkpoint.values("head").size(), 33U * 32U);
+  std::vector<float> part(40);
+  checkpoint.read("head", 100, part);
+  EXPECT_TRUE(std::ranges::equal(part, parameters_.find("head").master.span<float>().subspan(100, 40)));
+  EXPECT_THROW(checkpoint.read("head", 33 * 32 - 39, part), Error);
   EXPECT_EQ(latest(), "step-00000007");
 }
 
@@ -166,7 +171,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"NoManifest", [](const fs::path& c) { fs::remove(c / "manifest.json"); }, "no manifest"},
         Damage{"HalfAManifest", [](const fs::path& c) { fs::resize_file(c / "manifest.json", 60); }, "broken JSON"},
         Damage{"EmptyManifest", [](const fs::path& c) { fs::resize_file(c / "manifest.json", 0); }, "broken JSON"},
-        Damage{"OtherVersion", [](const fs::path& c) { rewrite_manifest(c, "\"version\": 1", "\"version\": 2"); }, "version 2"},
+        Damage{"OtherVersion", [](const fs::path& c) { rewrite_manifest(c, "\"version\": 2", "\"version\": 3"); }, "version 3"},
         Damage{"ChangedManifest", [](const fs::path& c) { rewrite_manifest(c, "\"begin\": 0", "\"begin\": 1"); },
                "wrong checksum"},
         Damage{"AListForAManifest", [](const fs::path& c) { std::ofstream(c / "manifest.json") << "[1, 2]"; }, "broken manifest"},

@@ -53,10 +53,9 @@ Trace train(const EngineOptions& options, const RanksOptions& ranks, int steps, 
   return trace;
 }
 
-EngineOptions without_auxiliary_losses() {
+EngineOptions model() {
   EngineOptions options = tiny_engine();
   options.eval_batch_tokens = kTokens;
-  options.model.aux_loss = options.model.z_loss = 0;
   options.model.hidden = 160;  // more than one block of 128 rows, so that vectors are cut too
   options.model.head_dim = 40;
   return options;
@@ -71,7 +70,7 @@ bool is_near(const std::vector<double>& a, const std::vector<double>& b) {
 class Ranks : public testing::TestWithParam<RanksOptions> {};
 
 TEST_P(Ranks, GiveTheNumbersOfOne) {
-  const EngineOptions options = without_auxiliary_losses();
+  const EngineOptions options = model();
   const Trace one = train(options, {.micro_batches = GetParam().micro_batches}, 5);
   const Trace many = train(options, GetParam(), 5);
   EXPECT_TRUE(is_near(many.losses, one.losses)) << testing::PrintToString(many.losses) << testing::PrintToString(one.losses);
@@ -82,19 +81,17 @@ TEST_P(Ranks, GiveTheNumbersOfOne) {
 }
 
 TEST_P(Ranks, RepeatBitForBit) {
-  const Trace first = train(without_auxiliary_losses(), GetParam(), 3), second = train(without_auxiliary_losses(), GetParam(), 3);
+  const Trace first = train(model(), GetParam(), 3), second = train(model(), GetParam(), 3);
   EXPECT_EQ(first.losses, second.losses);
   EXPECT_EQ(first.norms, second.norms);
   EXPECT_EQ(first.masters, second.masters);
 }
 
-TEST_P(Ranks, StartAlikeInEveryLayout) {
-  EXPECT_EQ(train(without_auxiliary_losses(), GetParam(), 0).masters, train(without_auxiliary_losses(), {}, 0).masters);
-}
+TEST_P(Ranks, StartAlikeInEveryLayout) { EXPECT_EQ(train(model(), GetParam(), 0).masters, train(model(), {}, 0).masters); }
 
 TEST_P(Ranks, ChangeEveryParameter) {
-  const auto before = train(without_auxiliary_losses(), GetParam(), 0).masters;
-  const auto after = train(without_auxiliary_losses(), GetParam(), 1).masters;
+  const auto before = train(model(), GetParam(), 0).masters;
+  const auto after = train(model(), GetParam(), 1).masters;
   for (const auto& [name, values] : after) {
     const auto& old = before.at(name);
     size_t changed = 0;
@@ -104,7 +101,7 @@ TEST_P(Ranks, ChangeEveryParameter) {
 }
 
 TEST_P(Ranks, HoldWhatThePlanSays) {
-  const EngineOptions options = without_auxiliary_losses();
+  const EngineOptions options = model();
   test::run_engines(options, GetParam(), [&](Engine& engine, dist::Communicator& world) {
     const MemoryPlan plan = Engine::plan(test::for_rank(options, GetParam(), world.rank()));
     for (int64_t step = 0; step < 3; ++step) {
@@ -121,6 +118,33 @@ TEST_P(Ranks, HoldWhatThePlanSays) {
   });
 }
 
+// Sequences of one token share out evenly, so that the first rank gets all that is planned for it.
+TEST_P(Ranks, FillThePlanToWithinThreePercentWhereTheBatchIsFull) {
+  const EngineOptions options = model();
+  RanksOptions ranks = GetParam();
+  ranks.longest = 1;
+  data::PackedBatch global;
+  const Rng rng(5, 1);
+  for (uint64_t i = 0; i < kTokens; ++i) {
+    global.open_sequence(1)[0] = static_cast<int32_t>(rng.below(i, 33));
+    global.close_sequence();
+  }
+  test::run_engines(options, ranks, [&](Engine& engine, dist::Communicator& world) {
+    const std::vector<data::PackedBatch> step(static_cast<size_t>(ranks.micro_batches), global);
+    for (int i = 0; i < 2; ++i) {
+      const test::RankBatches batches(step, world.size(), world.rank());
+      engine.step(batches.views(), 1.0, 1e-3);
+      engine.evaluate(batches.views()[0]);
+    }
+    EngineOptions mine = test::for_rank(options, ranks, world.rank());
+    mine.headroom = engine.headroom();
+    const int64_t plan = Engine::plan(mine).total(), peak = engine.peak().total();
+    EXPECT_LE(peak, plan);
+    if (world.rank() != 0) return;
+    EXPECT_GE(103 * peak, 100 * plan) << peak << " of " << plan;
+  });
+}
+
 std::string name_of(const testing::TestParamInfo<RanksOptions>& info) {
   const auto& o = info.param;
   return fmt::format("{}x{}{}{}{}", o.mesh.dp, o.mesh.ep, o.fsdp ? "" : "Replicated", o.reshard_after_forward ? "" : "Kept",
@@ -131,7 +155,9 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Ranks,
                          testing::Values(RanksOptions{.mesh = {2, 1}}, RanksOptions{.mesh = {3, 1}}, RanksOptions{.mesh = {4, 1}},
                                          RanksOptions{.mesh = {2, 1}, .micro_batches = 1},
                                          RanksOptions{.mesh = {3, 1}, .reshard_after_forward = false},
-                                         RanksOptions{.mesh = {3, 1}, .fsdp = false}),
+                                         RanksOptions{.mesh = {3, 1}, .fsdp = false}, RanksOptions{.mesh = {1, 2}},
+                                         RanksOptions{.mesh = {2, 2}}, RanksOptions{.mesh = {1, 3}}, RanksOptions{.mesh = {3, 2}},
+                                         RanksOptions{.mesh = {2, 2}, .fsdp = false}),
                          name_of);
 
 }  // namespace

@@ -1,11 +1,14 @@
 #pragma once
 // What the tests of training share: a tiny model, random batches, a store of random proteins.
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "cistron/core/rng.h"
 #include "cistron/data/pack.h"
+#include "cistron/data/store.h"
 #include "cistron/train/engine.h"
 
 namespace cistron::train::test {
@@ -42,6 +45,22 @@ inline data::PackedBatch random_batch(int64_t tokens, uint64_t seed) {
     batch.close_sequence();
   }
   return batch;
+}
+
+/// 60 random proteins, ten of them for validation.
+inline void write_protein_store(const std::filesystem::path& path) {
+  const auto tokenizer = data::make_tokenizer("esm2");
+  data::StoreWriter writer(path, *tokenizer);
+  const Rng rng(11, 0);
+  uint64_t i = 0;
+  for (int record = 0; record < 60; ++record) {
+    std::vector<int32_t> ids{0};
+    const auto length = 3 + rng.below(i++, 90);
+    for (uint64_t r = 0; r < length; ++r) ids.push_back(4 + static_cast<int32_t>(rng.below(i++, 20)));
+    ids.push_back(2);
+    writer.add(record % 6 == 0 ? data::Split::kValid : data::Split::kTrain, fmt::format("r{}", record), ids);
+  }
+  writer.commit();
 }
 
 /// A directory that is gone when the test is over.

@@ -10,6 +10,7 @@
 
 #include "cistron/core/error.h"
 #include "cistron/data/store.h"
+#include "cistron/dist/single.h"
 #include "tests/train/support.h"
 
 namespace cistron::train {
@@ -21,20 +22,7 @@ using testing::HasSubstr;
 
 class TrainerTest : public testing::Test {
  protected:
-  TrainerTest() {
-    const auto tokenizer = data::make_tokenizer("esm2");
-    data::StoreWriter writer(store(), *tokenizer);
-    const Rng rng(11, 0);
-    uint64_t i = 0;
-    for (int record = 0; record < 60; ++record) {
-      std::vector<int32_t> ids{0};
-      const auto length = 3 + rng.below(i++, 90);
-      for (uint64_t r = 0; r < length; ++r) ids.push_back(4 + static_cast<int32_t>(rng.below(i++, 20)));
-      ids.push_back(2);
-      writer.add(record % 6 == 0 ? data::Split::kValid : data::Split::kTrain, fmt::format("r{}", record), ids);
-    }
-    writer.commit();
-  }
+  TrainerTest() { test::write_protein_store(store()); }
 
   fs::path store() const { return directory_.path() / "store"; }
   fs::path run(const std::string& name) const { return directory_.path() / name; }
@@ -253,7 +241,8 @@ TEST_F(TrainerTest, AHeldOutLossThatIsNotFiniteIsSaid) {
 TEST_F(TrainerTest, ADiskThatIsTooSmallLeavesTheOldRunAlone) {
   train(config(), "a");
   const auto before = metrics("a");
-  RunFolder folder(run("a"), RunFolder::Mode::kForce);
+  const auto alone = dist::single();
+  RunFolder folder(run("a"), RunFolder::Mode::kForce, *alone);
   EXPECT_THAT([&] { folder.prepare(config(), INT64_MAX / 2 + INT64_MAX / 4); },
               testing::ThrowsMessage<Error>(HasSubstr("the disk has")));
   EXPECT_EQ(metrics("a"), before);
