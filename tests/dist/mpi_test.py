@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the collectives' tests with processes as ranks, and the ways in which a rank can go wrong. All must end in time.
+"""Runs the tests of ranks with processes as ranks, and the ways in which a rank can go wrong. All must end in time.
 
 Run: tests/dist/mpi_test.py MPIRUN PROGRAM
 """
@@ -20,15 +20,15 @@ ENVIRONMENT = os.environ | {
 }
 
 
-def run(ranks: int, *arguments: str, bound: float = 300) -> tuple[int, str]:
+def run(ranks: int, *arguments: str, bound: float = 600) -> tuple[int, str]:
     command = [MPIRUN, "--oversubscribe", "-n", str(ranks), PROGRAM, *arguments]
     done = subprocess.run(command, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=bound)
     return done.returncode, done.stdout
 
 
 class Collectives(unittest.TestCase):
-    def check(self, ranks: int) -> None:
-        status, output = run(ranks, "--gtest_filter=Dist/*", "--gtest_brief=1")
+    def check(self, ranks: int, tests: str = "Dist/*") -> None:
+        status, output = run(ranks, f"--gtest_filter={tests}", "--gtest_brief=1")
         self.assertEqual(status, 0, output)
         self.assertEqual(output.count("[  PASSED  ]"), ranks, output)
         self.assertNotIn("[  PASSED  ] 0 tests", output)
@@ -38,6 +38,9 @@ class Collectives(unittest.TestCase):
 
     def test_four_ranks(self) -> None:
         self.check(4)
+
+    def test_layouts_of_six_ranks(self) -> None:
+        self.check(6, "Dist/Layouts.*")
 
 
 class Scenarios(unittest.TestCase):
