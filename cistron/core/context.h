@@ -4,6 +4,7 @@
 #include <memory>
 #include <string_view>
 
+#include "cistron/core/operation_timer.h"
 #include "cistron/core/parameter.h"
 #include "cistron/core/tensor.h"
 #include "cistron/core/thread_pool.h"
@@ -53,6 +54,7 @@ struct Context {
   bool fuse = true;                  ///< false: every operation of a Sequential by itself, to compare with
   const dist::Mesh* mesh = nullptr;  ///< the ranks that work on one model together; null: this one alone
   double headroom = 1.25;            ///< room for what is routed to an expert-parallel rank: this times the mean
+  OperationTimer* timer = nullptr;   ///< told of each operation, where somebody measures
   /// Called with each module's output and input gradient, in order, where somebody looks for the first bad number; usually empty.
   std::function<void(std::string_view module, const Tensor& value)> observe;
 

@@ -26,6 +26,8 @@ class Queue {
   virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
   /// Returns when all that was queued is done: a synchronisation.
   virtual void wait() = 0;
+  /// How long the device takes for what `work` queues; waits.
+  virtual double milliseconds(const std::function<void()>& work) = 0;
   /// Throws where the device has failed; does not wait.
   virtual void check() = 0;
 };

@@ -79,6 +79,22 @@ class Stream final : public ops::Queue {
     CISTRON_CUDA_CHECK(cudaStreamSynchronize(stream_));
   }
 
+  double milliseconds(const std::function<void()>& work) override {
+    const DeviceGuard guard(device_);
+    cudaEvent_t before = nullptr, after = nullptr;
+    CISTRON_CUDA_CHECK(cudaEventCreate(&before));
+    CISTRON_CUDA_CHECK(cudaEventCreate(&after));
+    CISTRON_CUDA_CHECK(cudaEventRecord(before, stream_));
+    work();
+    CISTRON_CUDA_CHECK(cudaEventRecord(after, stream_));
+    CISTRON_CUDA_CHECK(cudaEventSynchronize(after));
+    float elapsed = 0.0F;
+    CISTRON_CUDA_CHECK(cudaEventElapsedTime(&elapsed, before, after));
+    CISTRON_CUDA_CHECK(cudaEventDestroy(before));
+    CISTRON_CUDA_CHECK(cudaEventDestroy(after));
+    return elapsed;
+  }
+
   void check() override {
     const DeviceGuard guard(device_);
     if (const cudaError_t code = cudaStreamQuery(stream_); code != cudaErrorNotReady) CISTRON_CUDA_CHECK(code);
