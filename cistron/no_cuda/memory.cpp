@@ -1,6 +1,5 @@
-#include "cistron/ops/device_memory.h"
-
 #include "cistron/ops/copy.h"
+#include "cistron/ops/device_memory.h"
 #include "cistron/ops/dispatch.h"
 
 namespace cistron::cuda {

@@ -10,9 +10,7 @@ namespace {
 
 bool on_host(const Tensor& tensor) { return tensor.device().is_cpu(); }
 
-Tensor as_bytes(const Tensor& tensor) {
-  return Tensor::view(tensor.raw(), {tensor.bytes()}, DType::kU8, tensor.device());
-}
+Tensor as_bytes(const Tensor& tensor) { return Tensor::view(tensor.raw(), {tensor.bytes()}, DType::kU8, tensor.device()); }
 
 std::span<std::byte> bytes_of(const Tensor& host) {
   return {static_cast<std::byte*>(host.raw()), static_cast<size_t>(host.bytes())};

@@ -7,8 +7,9 @@
 
 namespace cistron::ops {
 
-/// out[i] = x[i], of one shape and dtype, wherever the two lie; in the order of the context's queue. Blocks only where `out` is the
-/// host's and `x` is not. Pageable memory of the host may be reused on return, pinned memory when the queue has come that far.
+/// out[i] = x[i], of one shape and dtype, wherever the two lie; in the order of the context's queue. Blocks only where `out` is
+/// the host's and `x` is not. Pageable memory of the host may be reused on return, pinned memory when the queue has come that
+/// far.
 struct Copy {
   const Tensor& x;
   const Tensor& out;

@@ -39,7 +39,7 @@ void grouped_swiglu_backward(Context& ctx, const GroupedSwigluBackward& args) {
 }
 
 std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate) {
-  return ctx.device.is_cuda() ? cuda::grouped_swiglu_refusal(ctx, hidden, intermediate) : "";
+  return ctx.target().is_cuda() ? cuda::grouped_swiglu_refusal(ctx, hidden, intermediate) : "";
 }
 
 }  // namespace cistron::ops

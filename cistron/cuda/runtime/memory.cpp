@@ -1,4 +1,5 @@
 #include <array>
+#include <memory>
 
 #include "cistron/cuda/runtime/runtime.h"
 #include "cistron/ops/copy.h"
@@ -66,8 +67,10 @@ int64_t available_memory(const Device& device) {
 
 void copy(Context& ctx, const ops::Copy& args) {
   const DeviceGuard guard(ctx);
-  CISTRON_CUDA_CHECK(cudaMemcpyAsync(args.out.raw(), args.x.raw(), static_cast<size_t>(args.x.bytes()), cudaMemcpyDefault, stream(ctx)));
-  if (args.out.device().is_cpu()) CISTRON_CUDA_CHECK(cudaStreamSynchronize(stream(ctx)));
+  const bool from_host = args.x.device().is_cpu(), to_host = args.out.device().is_cpu();
+  const cudaMemcpyKind kind = from_host ? cudaMemcpyHostToDevice : to_host ? cudaMemcpyDeviceToHost : cudaMemcpyDeviceToDevice;
+  CISTRON_CUDA_CHECK(cudaMemcpyAsync(args.out.raw(), args.x.raw(), static_cast<size_t>(args.x.bytes()), kind, stream(ctx)));
+  if (to_host) CISTRON_CUDA_CHECK(cudaStreamSynchronize(stream(ctx)));
 }
 
 }  // namespace cistron::cuda
