@@ -42,10 +42,10 @@ Tensor FusedMlp::forward(Context& ctx, const Tensor& x, const ops::Groups& group
   Tensor act = ctx.empty({groups.max_rows(), intermediate()});
   ops::grouped_swiglu_forward(
       ctx, {.x = gathered(ctx, x, groups), .w = ctx.weights(*gate_up_), .groups = groups, .gate_up = gate_up, .act = act});
-  ctx.report(gate_up_->name, gate_up);
+  report_rows(ctx, gate_up_->name, gate_up, groups);
   Tensor rows = ctx.empty({groups.max_rows(), hidden()});
   ops::grouped_gemm_forward(ctx, {.x = act, .w = ctx.weights(*down_), .groups = groups, .out = rows});
-  ctx.report(down_->name, rows);
+  report_rows(ctx, down_->name, rows, groups);
   saved.push("fused_mlp.x", x);
   saved.push("fused_mlp.gate_up", gate_up);
   return combined(ctx, rows, groups);

@@ -26,8 +26,8 @@ LocalParameters::Entry make_entry(const Parameter& parameter, const HeldRows& ro
   return entry;
 }
 
-// Element i of the whole parameter is number i of the parameter's own stream, so that any slice starts the same in any layout, and
-// on any device: the host draws.
+// Element i of the whole parameter is number i of the parameter's own stream, so that any slice starts the same in any layout,
+// and on any device: the host draws.
 void draw(Context& ctx, const LocalParameters::Entry& entry, uint64_t seed) {
   constexpr int64_t kChunk = 1 << 16;
   const Parameter& parameter = *entry.parameter;

@@ -36,7 +36,7 @@ Tensor GroupedLinear::forward(Context& ctx, const Tensor& x, const ops::Groups& 
   Tensor y = ctx.empty({x.dim(0), weight_.shape[1]});
   ops::grouped_gemm_forward(ctx, {.x = x, .w = ctx.weights(weight_), .groups = groups, .out = y});
   saved.push("grouped_linear.x", x);
-  ctx.report(weight_.name, y);
+  report_rows(ctx, weight_.name, y, groups);
   return y;
 }
 

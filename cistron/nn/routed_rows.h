@@ -1,5 +1,8 @@
 #pragma once
+#include <string>
+
 #include "cistron/core/context.h"
+#include "cistron/ops/device_memory.h"
 #include "cistron/ops/gather.h"
 
 namespace cistron::nn {
@@ -16,6 +19,16 @@ inline Tensor combined(Context& ctx, const Tensor& rows, const ops::Groups& grou
   Tensor tokens = ctx.empty({groups.num_tokens(), rows.dim(1)}, rows.dtype());
   ops::combine(ctx, {.x = rows, .groups = groups, .out = tokens});
   return tokens;
+}
+
+/// Tells an observer of rows in expert order: summed by token, since pad rows may hold anything. In memory of its own, which no
+/// plan knows of.
+inline void report_rows(Context& ctx, const std::string& name, const Tensor& rows, const ops::Groups& groups) {
+  if (!ctx.observe) return;
+  const auto arena = Arena::growing("observed", ctx.device, ops::device_memory(ctx.device));
+  const Tensor tokens = Tensor::empty(arena, {groups.num_tokens(), rows.dim(1)}, rows.dtype());
+  ops::combine(ctx, {.x = rows, .groups = groups, .out = tokens});
+  ctx.report(name, tokens);
 }
 
 }  // namespace cistron::nn
