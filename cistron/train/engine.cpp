@@ -16,6 +16,7 @@
 #include "cistron/ops/optimizer.h"
 #include "cistron/ops/publish.h"
 #include "cistron/ops/step_guard.h"
+#include "cistron/train/what_would_fit.h"
 
 namespace cistron::train {
 
@@ -88,11 +89,13 @@ Engine::Arenas Engine::meta_arenas() {
           .activations = Arena::meta("activations")};
 }
 
-Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan, const Device& device) {
-  constexpr const char* kAdvice = "use a smaller model, lower train.micro_batch_tokens, or set train.recompute = \"layer\"";
-  if (const int64_t available = ops::available_memory(device); plan.total() > available)
-    throw Error(ErrorKind::kOutOfSpace, "not enough memory", fmt::format("{}; {} bytes are available", plan.report(), available),
-                kAdvice);
+Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan, const EngineOptions& options) {
+  const Device& device = options.device;
+  const int64_t available = ops::available_memory(device);
+  if (plan.total() > available)
+    throw Error(ErrorKind::kOutOfSpace, "not enough memory",
+                fmt::format("{}; {} bytes are available on {}", plan.report(), available, to_string(device)),
+                what_would_fit(options, available));
   const auto arena = [&](const char* name, int64_t bytes) { return planned_arena(name, device, bytes); };
   try {
     return {.parameters = {.parameters = arena("parameters", plan.parameters),
@@ -101,7 +104,7 @@ Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan, const Device& devi
                            .gathered = arena("gathered", plan.gathered)},
             .activations = arena("activations", plan.activations)};
   } catch (const Error& error) {
-    throw Error(error.kind(), error.what(), plan.report(), kAdvice);
+    throw Error(error.kind(), error.what(), plan.report(), "something else took memory meanwhile: try again");
   }
 }
 
@@ -120,7 +123,7 @@ MemoryPlan Engine::plan(const EngineOptions& options) {
 }
 
 Engine::Engine(const EngineOptions& options, const MemoryPlan& plan, ThreadPool* pool, const dist::Mesh* mesh)
-    : Engine(options, planned_arenas(plan, options.device), options.device, pool, mesh) {}
+    : Engine(options, planned_arenas(plan, options), options.device, pool, mesh) {}
 
 Engine::Engine(const EngineOptions& options, Arenas arenas, Device device, ThreadPool* pool, const dist::Mesh* mesh)
     : options_(options),
@@ -147,7 +150,11 @@ Engine::Engine(const EngineOptions& options, Arenas arenas, Device device, Threa
 }
 
 Engine::~Engine() {
-  if (queue_ != nullptr) queue_->wait();  // before the memory goes
+  if (queue_ == nullptr) return;
+  try {
+    queue_->wait();         // before the memory goes
+  } catch (const Error&) {  // the device has failed, which was said where it was met
+  }
 }
 
 Tensor Engine::published(std::span<const Tensor> parts, int64_t slots) const {
@@ -306,6 +313,19 @@ StepResult Engine::next_result() {
 StepResult Engine::step(std::span<const nn::Batch> micro_batches, double label_weight, double learning_rate) {
   queue_step(micro_batches, label_weight, learning_rate);
   return next_result();
+}
+
+std::vector<ops::TimedOperation> Engine::profile(std::span<const nn::Batch> micro_batches, double label_weight) {
+  const auto timer = ops::make_timer(ctx_);
+  ++state_.step;
+  set_state(label_weight, state_.learning_rate);
+  inputs_.upload(ctx_, micro_batches, state_);
+  constexpr double kAheadMilliseconds = 50;  // longer than the host needs to queue a step
+  timer->start(kAheadMilliseconds);
+  ctx_.timer = timer.get();
+  run_step();
+  ctx_.timer = nullptr;
+  return timer->finish();
 }
 
 std::string Engine::find_nonfinite(std::span<const nn::Batch> micro_batches, double label_weight) {

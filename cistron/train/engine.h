@@ -10,6 +10,7 @@
 #include "cistron/model/decoder.h"
 #include "cistron/nn/sharing.h"
 #include "cistron/ops/queue.h"
+#include "cistron/ops/timer.h"
 #include "cistron/train/step_inputs.h"
 
 namespace cistron::train {
@@ -81,6 +82,8 @@ class Engine {
   /// Room for what is routed to an expert-parallel rank. A step or an evaluation that needs more plans again with more, takes
   /// that memory instead, and begins anew: no token is dropped.
   [[nodiscard]] double headroom() const { return options_.headroom; }
+  /// One more step, its operations one by one and each timed; nothing is recorded and no step may be under way.
+  std::vector<ops::TimedOperation> profile(std::span<const nn::Batch> micro_batches, double label_weight);
   /// After a step that was not finite, on the same micro-batches: the first module (or parameter's gradient) with a number that
   /// is not finite, on any rank. Changes no parameter.
   std::string find_nonfinite(std::span<const nn::Batch> micro_batches, double label_weight);
@@ -109,7 +112,7 @@ class Engine {
     std::shared_ptr<Arena> activations;
   };
   static Arenas meta_arenas();
-  static Arenas planned_arenas(const MemoryPlan& plan, const Device& device);
+  static Arenas planned_arenas(const MemoryPlan& plan, const EngineOptions& options);
   Engine(const EngineOptions& options, Arenas arenas, Device device, ThreadPool* pool, const dist::Mesh* mesh);
 
   void take_activations();

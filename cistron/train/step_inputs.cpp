@@ -24,9 +24,7 @@ int64_t array_bytes(int64_t size) { return round_up(4 * size, kAlign); }
 
 Tensor bytes_at(const Tensor& block, int64_t offset, int64_t size) { return block.rows(offset, size); }
 
-void copy_bytes(const Tensor& from, const Tensor& to) {
-  std::memcpy(to.raw(), from.raw(), static_cast<size_t>(from.bytes()));
-}
+void copy_bytes(const Tensor& from, const Tensor& to) { std::memcpy(to.raw(), from.raw(), static_cast<size_t>(from.bytes())); }
 
 }  // namespace
 

@@ -1,6 +1,6 @@
 #pragma once
-// A step's batches and numbers on their way to the device. The host writes them into page-locked memory and goes on; the device takes
-// them over in the order of its queue. Two such places take turns, so at most two steps may be on their way.
+// A step's batches and numbers on their way to the device. The host writes them into page-locked memory and goes on; the device
+// takes them over in the order of its queue. Two such places take turns, so at most two steps may be on their way.
 #include <span>
 #include <vector>
 
@@ -12,11 +12,12 @@ namespace cistron::train {
 
 class StepInputs {
  public:
-  /// Room for `batches` batches of at most `tokens` tokens, in the context's arena. On the CPU nothing is moved and nothing taken.
+  /// Room for `batches` batches of at most `tokens` tokens, in the context's arena. On the CPU nothing is moved and nothing
+  /// taken.
   StepInputs(Context& ctx, int64_t batches, int64_t tokens);
 
-  /// Moves the batches and the host's part of `state`. Missing sequences are filled up with empty ones to a number that only grows, so
-  /// that a recorded step fits the next one; `batches()` is the same until it does.
+  /// Moves the batches and the host's part of `state`. Missing sequences are filled up with empty ones to a number that only
+  /// grows, so that a recorded step fits the next one; `batches()` is the same until it does.
   void upload(Context& ctx, std::span<const nn::Batch> batches, StepState& state);
 
   /// The state's device part as at the beginning.

@@ -32,15 +32,12 @@ data::Store open_store(const RunConfig& config) {
 // Of all ranks together; a whole window must fit.
 int64_t evaluation_tokens(const RunConfig& c) { return std::max(c.train.micro_batch_tokens, c.data.context); }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 }  // namespace
 
 EngineOptions engine_options(const RunConfig& c, const dist::MeshShape& shape, int rank) {
   const auto of_rank = [&](int64_t tokens) { return data::most_tokens_of_rank(tokens, c.data.context, shape.size()); };
   return {.model = c.model,
+          .device = c.device.kind == "cuda" ? Device{DeviceKind::kCuda} : Device{},
           .precision = c.precision(),
           .recompute = c.recompute(),
           .experts = c.experts_kind(),
@@ -167,62 +164,78 @@ bool Trainer::stopping() {
 bool Trainer::due(int64_t every) const { return at_end() || (every > 0 && state_.step % every == 0); }
 
 void Trainer::train_step() {
-  const auto start = std::chrono::steady_clock::now();
-  std::vector<data::PackedBatch> packed;
+  UnderWay step{.start = Clock::now()};
   std::vector<nn::Batch> batches;
-  double label_weight = 0.0;
   const int64_t first = state_.tokens / config_.train.micro_batch_tokens;
-  for (int64_t j = 0; j < config_.micro_batches(); ++j) packed.push_back(loader_.batch(first + j));
-  for (auto& batch : packed) {
-    label_weight = std::accumulate(batch.loss_weight.begin(), batch.loss_weight.end(), label_weight);
+  for (int64_t j = 0; j < config_.micro_batches(); ++j) step.packed.push_back(loader_.batch(first + j));
+  for (auto& batch : step.packed) {
+    step.label_weight = std::accumulate(batch.loss_weight.begin(), batch.loss_weight.end(), step.label_weight);
     if (ranks_.size() > 1) batch = data::part_of_rank(batch, ranks_.size(), ranks_.rank());
     batches.push_back(nn::view_of(batch));
   }
-  if (label_weight <= 0.0) label_weight = 1.0;  // nothing to predict: every gradient is zero
-  const double lr = learning_rate(config_).at(state_.step + 1);
+  if (step.label_weight <= 0.0) step.label_weight = 1.0;  // nothing to predict: every gradient is zero
+  step.learning_rate = learning_rate(config_).at(state_.step + 1);
   const double headroom = engine_->headroom();
-  const StepResult result = engine_->step(batches, label_weight, lr);
+  engine_->queue_step(batches, step.label_weight, step.learning_rate);
   if (engine_->headroom() != headroom)
     progress_.say(
         fmt::format("step {}: more was routed to a rank than parallel.headroom = {:.2f} has room for: planned again with {:.2f}",
                     state_.step + 1, headroom, engine_->headroom()));
-  ++state_.step;
-  state_.tokens += config_.train.batch_tokens;
-  log_step(result, lr, seconds_since(start));
-  if (!result.finite) stop_on_nonfinite(batches, label_weight);
+  step.step = ++state_.step;
+  step.tokens = state_.tokens += config_.train.batch_tokens;
+  under_way_.push_back(std::move(step));
+  while (std::ssize(under_way_) > engine_->ahead()) take_result();
 }
 
-void Trainer::log_step(const StepResult& result, double lr, double seconds) {
+void Trainer::take_result() {
+  const UnderWay step = std::move(under_way_.front());
+  under_way_.pop_front();
+  const StepResult result = engine_->next_result();
+  const auto now = Clock::now();
+  log_step(step, result, std::chrono::duration<double>(now - std::max(step.start, last_result_)).count());
+  last_result_ = now;
+  if (!result.finite) stop_on_nonfinite(step);
+}
+
+void Trainer::catch_up() {
+  while (!under_way_.empty()) take_result();
+}
+
+void Trainer::log_step(const UnderWay& step, const StepResult& result, double seconds) {
   const double speed = static_cast<double>(config_.train.batch_tokens) / seconds;
   if (metrics_)
-    metrics_->log(StepMetrics{.step = state_.step,
-                              .tokens = state_.tokens,
+    metrics_->log(StepMetrics{.step = step.step,
+                              .tokens = step.tokens,
                               .loss = result.loss,
                               .aux_loss = result.router.aux_loss,
                               .z_loss = result.router.z_loss,
-                              .lr = lr,
+                              .lr = step.learning_rate,
                               .grad_norm = result.grad_norm,
                               .tokens_per_second = speed,
                               .router_entropy = result.router.entropy,
                               .expert_load_max_over_mean = result.router.load_max_over_mean});
   result_.loss = result.loss;
   seconds_per_step_ = seconds_per_step_ == 0.0 ? seconds : 0.9 * seconds_per_step_ + 0.1 * seconds;
-  progress_.step({.step = state_.step,
+  progress_.step({.step = step.step,
                   .steps = config_.total_steps(),
                   .loss = result.loss,
                   .tokens_per_second = speed,
-                  .seconds_left = seconds_per_step_ * static_cast<double>(config_.total_steps() - state_.step)});
+                  .seconds_left = seconds_per_step_ * static_cast<double>(config_.total_steps() - step.step)});
 }
 
-void Trainer::stop_on_nonfinite(std::span<const nn::Batch> batches, double label_weight) {
-  const std::string module = engine_->find_nonfinite(batches, label_weight);
+void Trainer::stop_on_nonfinite(const UnderWay& step) {
+  while (engine_->under_way() > 0) engine_->next_result();  // these updated nothing either
+  std::vector<nn::Batch> batches;
+  for (const auto& batch : step.packed) batches.push_back(nn::view_of(batch));
+  const std::string module = engine_->find_nonfinite(batches, step.label_weight);
   saver_->wait();
-  throw Error(ErrorKind::kFailed, fmt::format("a number that is not finite at step {}", state_.step),
+  throw Error(ErrorKind::kFailed, fmt::format("a number that is not finite at step {}", step.step),
               module.empty() ? "no module showed it again" : fmt::format("first in '{}'", module),
               "the step was not applied; lower optimizer.lr or set optimizer.clip, and --resume from the last checkpoint");
 }
 
 void Trainer::validate() {
+  catch_up();
   state_.validation_due = false;
   if (!validation_) return;
   Engine::Evaluation sums;
@@ -257,6 +270,7 @@ void Trainer::validate() {
 }
 
 void Trainer::save() {
+  catch_up();
   if (metrics_) metrics_->sync();
   state_.step_state = engine_->state();
   const CheckpointInfo info{.config = config_, .tokenizer = std::string(store_.tokenizer().name()), .state = state_};

@@ -1,6 +1,8 @@
 #pragma once
 // The loop: batches to steps, steps to numbers, with validation and checkpoints on the way.
 #include <atomic>
+#include <chrono>
+#include <deque>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -53,9 +55,19 @@ class Trainer {
 
  private:
   void resume();
+  using Clock = std::chrono::steady_clock;
+  /// A step that the engine has and whose result nobody has looked at: on a device with a queue the one before the last.
+  struct UnderWay {
+    Clock::time_point start;
+    std::vector<data::PackedBatch> packed;
+    double label_weight = 0.0, learning_rate = 0.0;
+    int64_t step = 0, tokens = 0;
+  };
   void train_step();
-  void log_step(const StepResult& result, double learning_rate, double seconds);
-  [[noreturn]] void stop_on_nonfinite(std::span<const nn::Batch> batches, double label_weight);
+  void take_result();
+  void catch_up();
+  void log_step(const UnderWay& step, const StepResult& result, double seconds);
+  [[noreturn]] void stop_on_nonfinite(const UnderWay& step);
   void validate();
   void save();
   [[nodiscard]] bool due(int64_t every) const;
@@ -79,6 +91,8 @@ class Trainer {
   std::optional<Saver> saver_;
   int64_t saved_step_ = -1;
   int signal_ = 0;                 // that some rank has got
+  std::deque<UnderWay> under_way_;
+  Clock::time_point last_result_;
   double seconds_per_step_ = 0.0;  // smoothed, for the time that is left
   TrainResult result_;
 };

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "cistron/core/error.h"
+#include "cistron/train/what_would_fit.h"
 #include "tests/train/support.h"
 
 namespace cistron::train {
@@ -87,6 +88,31 @@ TEST(Engine, AStepThatNeedsMoreThanThePlanIsRefused) {
   const auto packed = random_batch(96, 5);
   const nn::Batch batch = nn::view_of(packed);
   EXPECT_THROW(engine.step(std::span(&batch, 1), 1.0, 1e-3), Error);
+}
+
+TEST(Engine, WhatWouldFitIsTheSmallestChangeThatDoes) {
+  EngineOptions options = tiny_engine();
+  const auto total = [&](model::Recompute recompute, int64_t tokens) {
+    EngineOptions changed = options;
+    changed.recompute = recompute;
+    changed.micro_batch_tokens = tokens;
+    return Engine::plan(changed).total();
+  };
+  using model::Recompute;
+  EXPECT_THAT(what_would_fit(options, total(Recompute::kMlp, 96)), testing::EndsWith("with train.recompute = \"mlp\""));
+  EXPECT_THAT(what_would_fit(options, total(Recompute::kLayer, 96)), testing::EndsWith("with train.recompute = \"layer\""));
+  const int64_t half = total(Recompute::kLayer, 48);
+  ASSERT_LT(half, total(Recompute::kLayer, 96));
+  EXPECT_THAT(what_would_fit(options, half), testing::HasSubstr("micro_batch_tokens = 48"));
+  EXPECT_THAT(what_would_fit(options, 1000), testing::HasSubstr("smaller model"));
+}
+
+TEST(Engine, AMetaRunPlansForTheDeviceThatItIsFor) {
+  EngineOptions cpu = tiny_engine(), card = tiny_engine();
+  card.device = {DeviceKind::kCuda, 0};
+  const MemoryPlan a = Engine::plan(cpu), b = Engine::plan(card);
+  EXPECT_EQ(a.parameters, b.parameters);
+  EXPECT_GE(b.activations, a.activations + 4 * 127 * 32 * 4) << "each of 4 experts may leave 127 pad rows";
 }
 
 TEST(Engine, SameBitsForAnyNumberOfThreads) {
