@@ -71,6 +71,19 @@ const std::map<std::string, ModelConfig, std::less<>>& presets() {
         .rope_theta = 1e5,
         .clip_qkv = 8.0,
         .aux_loss = 0.05}},
+      {"genos-1.2b",
+       {.layers = 12,
+        .hidden = 1024,
+        .intermediate = 4096,
+        .heads = 16,
+        .kv_heads = 8,
+        .experts = 8,
+        .top_k = 2,
+        .context = 8192,
+        .vocabulary = 128,
+        .rope_theta = 5e7,
+        .aux_loss = 1e-3,
+        .z_loss = 1e-3}},
   };
   return all;
 }

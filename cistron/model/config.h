@@ -34,8 +34,8 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-/// The ready shapes of biology: tiny-protein, mixtral-8x7b, fine-grained-64, progen3-3b. Throws Error(kUsage) with the nearest
-/// name.
+/// The ready shapes of biology: tiny-protein, mixtral-8x7b, fine-grained-64, progen3-3b, genos-1.2b. Throws Error(kUsage) with
+/// the nearest name.
 ModelConfig preset(std::string_view name);
 std::vector<std::string> preset_names();
 
