@@ -1,6 +1,7 @@
 #include "apps/command.h"
 
-#include "cistron/core/error.h"
+#include "cistron/cuda/choose_device.h"
+#include "cistron/train/progress.h"
 
 namespace cistron::apps {
 
@@ -20,9 +21,11 @@ CLI::Validator not_empty() {
   return {[](const std::string& text) { return text.empty() ? "it is empty; is a shell variable unset?" : ""; }, ""};
 }
 
-void check_device(const Common& common) {
-  if (common.device == "cuda")
-    throw Error(ErrorKind::kUsage, "this build has no CUDA backend", "--device cuda", "use --device cpu");
+Device choose_device(const Common& common, const std::string& config_kind) {
+  const std::string& wanted = common.device == "auto" ? config_kind : common.device;
+  const auto choice = cuda::choose_device(wanted, wanted == "cpu" ? cuda::CardSurvey{} : cuda::survey_cards());
+  if (!choice.say.empty() && !common.quiet) train::show(stderr, choice.say + "\n");
+  return choice.device;
 }
 
 }  // namespace cistron::apps

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "cistron/core/device.h"
 #include "cistron/core/thread_pool.h"
 
 namespace cistron::apps {
@@ -29,8 +30,9 @@ CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& de
 /// For paths: '' is refused, which is what an unset variable of the shell leaves.
 CLI::Validator not_empty();
 
-/// Throws Error(kUsage) for a device that this build does not have.
-void check_device(const Common& common);
+/// What --device means here (cuda/choose_device.h); `config_kind` stands in where it says nothing. A choice is told in one line
+/// on standard error, unless --quiet.
+Device choose_device(const Common& common, const std::string& config_kind = "auto");
 
 void add_prepare(CLI::App& app, Run& run);
 void add_train(CLI::App& app, Run& run);

@@ -128,7 +128,8 @@ class Printer {
 };
 
 int run_generate(const Options& o) {
-  check_device(o);
+  if (o.device == "cuda")
+    throw Error(ErrorKind::kUsage, "CUDA generates no sequences in this build", "--device cuda", "use --device cpu");
   const ModelSource source(o.model);
   const auto tokenizer = source.tokenizer(o.tokenizer);
   const auto prompts = read_prompts(o, *tokenizer, source.config().context);

@@ -70,15 +70,18 @@ Precision precision_of(const std::string& name) {
 }
 
 int run_score(const Options& o) {
-  check_device(o);
+  const Device device = choose_device(o);
   const ModelSource source(o.model);
   const auto tokenizer = source.tokenizer(o.tokenizer);
   data::SequenceReader reader(o.fasta);
   ThreadPool pool(o.threads);
   constexpr int64_t kBatchTokens = 4096;
   const int64_t context = source.config().context;
-  eval::Inference inference(
-      {.model = source.config(), .precision = precision_of(o.precision), .batch_tokens = std::max(kBatchTokens, context)}, &pool);
+  eval::Inference inference({.model = source.config(),
+                             .device = device,
+                             .precision = precision_of(o.precision),
+                             .batch_tokens = std::max(kBatchTokens, context)},
+                            &pool);
   source.load(inference.context(), inference.parameters());
   inference.refresh_working();
 

@@ -30,9 +30,13 @@ struct Options : Common {
 
 train::RunConfig read_config(const Options& o) {
   train::RunConfig config = train::load_config(o.config, o.overrides);
-  if (o.device != "auto") config.device.kind = o.device;
+  const bool many = o.ranks > 1 || dist::launched_by_mpi();
+  const Device device = choose_device(o, many && config.device.kind == "auto" ? "cpu" : config.device.kind);
+  if (many && device.is_cuda())
+    throw Error(ErrorKind::kUsage, "several ranks train on the CPU alone in this build", "--device cuda", "use --device cpu");
+  config.device.kind = device.is_cuda() ? "cuda" : "cpu";
   if (o.threads > 0) config.device.threads = o.threads;
-  train::resolve(config, cpu::has_fast_bf16());
+  train::resolve(config, device.is_cuda() || cpu::has_fast_bf16());
   return config;
 }
 
@@ -86,7 +90,6 @@ train::TrainResult train_rank(const Options& o, const train::RunConfig& config, 
 }
 
 int run_train(const Options& o) {
-  check_device(o);
   if (o.out.empty()) throw Error(ErrorKind::kUsage, "the run has no name", "--out ''", "give the directory to write");
   const train::RunConfig config = read_config(o);
   const InterruptGuard interrupt;

@@ -2,6 +2,7 @@
 
 #include "cistron/core/error.h"
 #include "cistron/core/host_memory.h"
+#include "cistron/ops/copy.h"
 #include "cistron/ops/device_memory.h"
 #include "cistron/ops/elementwise.h"
 
@@ -10,8 +11,7 @@ namespace cistron::eval {
 Inference::Arenas Inference::planned_arenas(const InferenceOptions& options) {
   const Arenas meta{.parameters = Arena::meta("parameters"), .activations = Arena::meta("activations")};
   Inference(options, meta, Device{DeviceKind::kMeta}, nullptr).forward(nn::meta_batch(options.batch_tokens, 1));
-  if (options.device.is_cpu())
-    require_host_memory(meta.parameters->peak() + meta.activations->peak(), "use a smaller model");
+  if (options.device.is_cpu()) require_host_memory(meta.parameters->peak() + meta.activations->peak(), "use a smaller model");
   const auto planned = [&](const Arena& arena) {
     return Arena::planned(arena.name(), options.device, ops::device_memory(options.device), arena.peak());
   };
@@ -23,17 +23,21 @@ Inference::Inference(const InferenceOptions& options, ThreadPool* pool)
 
 Inference::Inference(const InferenceOptions& options, const Arenas& arenas, Device device, ThreadPool* pool)
     : options_(options),
-      ctx_{.device = device,
-           .planned = options.device,
-           .arena = arenas.activations,
-           .pool = pool,
-           .precision = options.precision},
+      ctx_{
+          .device = device, .planned = options.device, .arena = arenas.activations, .pool = pool, .precision = options.precision},
       decoder_(options.model),
       parameters_(std::make_unique<nn::LocalParameters>(decoder_.parameters(), options.precision,
                                                         nn::ParameterArenas{.parameters = arenas.parameters})),
       losses_(model::empty_losses(ctx_, options.model)),
       nll_(ctx_.empty({options.batch_tokens}, DType::kF32)) {
   ctx_.parameters = parameters_.get();
+  if (ctx_.target().is_cpu()) return;
+  const auto array = [&](int64_t size, DType dtype) { return ctx_.empty({size}, dtype); };
+  batch_ = {.tokens = array(options.batch_tokens, DType::kI32),
+            .positions = array(options.batch_tokens, DType::kI32),
+            .cu_seqlens = array(options.batch_tokens + 1, DType::kI32),
+            .labels = array(options.batch_tokens, DType::kI32),
+            .loss_weight = array(options.batch_tokens, DType::kF32)};
 }
 
 Inference::~Inference() = default;
@@ -44,11 +48,26 @@ void Inference::forward(const nn::Batch& batch) {
   decoder_.evaluate(ctx_, batch, nll_, losses_);
 }
 
+nn::Batch Inference::on_device(const nn::Batch& batch) {
+  if (!batch_.tokens.defined()) return batch;
+  nn::Batch moved = batch_;
+  moved.cu_seqlens = batch_.cu_seqlens.rows(0, batch.cu_seqlens.dim(0));
+  ops::copy(ctx_, {.x = batch.tokens, .out = moved.tokens});
+  ops::copy(ctx_, {.x = batch.positions, .out = moved.positions});
+  ops::copy(ctx_, {.x = batch.cu_seqlens, .out = moved.cu_seqlens});
+  ops::copy(ctx_, {.x = batch.labels, .out = moved.labels});
+  ops::copy(ctx_, {.x = batch.loss_weight, .out = moved.loss_weight});
+  return moved;
+}
+
 std::span<const float> Inference::nll(const data::PackedBatch& batch) {
   CISTRON_CHECK(batch.num_tokens() == options_.batch_tokens, "[inference] {} tokens, planned for {}", batch.num_tokens(),
                 options_.batch_tokens);
-  forward(nn::view_of(batch));
-  return nll_.span<float>();
+  forward(on_device(nn::view_of(batch)));
+  if (nll_.device().is_cpu()) return nll_.span<float>();
+  host_nll_.resize(static_cast<size_t>(nll_.numel()));
+  ops::copy(ctx_, {.x = nll_, .out = Tensor::view(std::span(host_nll_))});
+  return host_nll_;
 }
 
 }  // namespace cistron::eval

@@ -41,6 +41,7 @@ class Inference {
   Inference(const InferenceOptions& options, const Arenas& arenas, Device device, ThreadPool* pool);
   static Arenas planned_arenas(const InferenceOptions& options);
   void forward(const nn::Batch& batch);
+  nn::Batch on_device(const nn::Batch& batch);
 
   InferenceOptions options_;
   Context ctx_;
@@ -48,6 +49,8 @@ class Inference {
   std::unique_ptr<nn::LocalParameters> parameters_;
   model::Losses losses_;
   Tensor nll_;
+  nn::Batch batch_;              // the device's, where that is not the CPU
+  std::vector<float> host_nll_;  // then too
 };
 
 }  // namespace cistron::eval

@@ -90,7 +90,7 @@ const std::vector<Key>& table() {
        "gather weights again for backward instead of keeping them", 0, 1},
       {"parallel", "timeout_seconds", CISTRON_SLOT(parallel.timeout_seconds), "longest wait for another rank", 1, 1e9},
       {"parallel", "headroom", CISTRON_SLOT(parallel.headroom), "of routed rows on an expert-parallel rank", 1, 1e6},
-      {"device", "kind", CISTRON_SLOT(device.kind), "where to run", 0, 0, {"auto", "cpu"}, {"cuda"}},
+      {"device", "kind", CISTRON_SLOT(device.kind), "where to run", 0, 0, {"auto", "cpu", "cuda"}},
       {"device", "threads", CISTRON_SLOT(device.threads), "0: all cores", 0, 4096},
   };
   return keys;

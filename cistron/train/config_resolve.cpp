@@ -46,6 +46,8 @@ void resolve(RunConfig& config, bool fast_bf16) {
   resolve_lengths(config);
   if (config.recipe == "auto") config.recipe = fast_bf16 ? "bf16" : "fp32";
   if (config.device.kind == "auto") config.device.kind = "cpu";
+  if (config.device.kind == "cuda" && config.experts == "loop")
+    refuse("the loop over experts runs on the CPU alone", "moe.experts", "use \"grouped\", or device.kind = \"cpu\"");
 }
 
 }  // namespace cistron::train

@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"[moe]\nrequire_fused = true\n", {}, {"moe.require_fused", "not in this build"}},
         Refusal{"[precision]\nrecipe = \"mxfp8\"\n", {}, {"mxfp8", "not in this build"}},
         Refusal{"[precision]\nmxfp8.group = 32\n", {}, {"precision.mxfp8.group", "not in this build"}},
-        Refusal{"[device]\nkind = \"cuda\"\n", {}, {"cuda", "not in this build"}},
+        Refusal{"[device]\nkind = \"tpu\"\n", {}, {"tpu"}},
         Refusal{"[[data.mix]]\nstore = \"a\"\n", {}, {"data.mix", "not in this build"}},
         Refusal{"[[train]]\nsteps = 1\n", {}, {"[[train]]"}},
         Refusal{"steps = 1\n", {}, {"run.toml:1", "steps", "outside a section"}},
