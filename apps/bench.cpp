@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/bench_profile.h"
 #include "apps/command.h"
 #include "apps/show.h"
 #include "cistron/core/error.h"
@@ -23,22 +24,31 @@ namespace {
 
 struct Options : Common {
   std::string preset = "tiny-protein", recipe = "auto", experts = "grouped", recompute = "none";
-  int64_t layers = 0, batch = 8, seq = 512, steps = 10;
+  int64_t layers = 0, vocabulary = 0, batch = 8, seq = 512, steps = 10;
+  double clip = 1.0;
+  bool profile = false;
 };
 
-train::EngineOptions engine_options(const Options& o) {
+using Clock = std::chrono::steady_clock;
+
+train::EngineOptions engine_options(const Options& o, const Device& device) {
   train::RunConfig config;
   config.model = model::preset(o.preset);
   if (o.layers > 0) config.model.layers = o.layers;
+  if (o.vocabulary > 0) config.model.vocabulary = o.vocabulary;
   config.model.context = std::max(config.model.context, o.seq);
-  config.recipe = o.recipe != "auto" ? o.recipe : cpu::has_fast_bf16() ? "bf16" : "fp32";
+  config.recipe = o.recipe != "auto" ? o.recipe : device.is_cuda() || cpu::has_fast_bf16() ? "bf16" : "fp32";
   config.experts = o.experts;
+  if (device.is_cuda() && o.experts == "loop")
+    throw Error(ErrorKind::kUsage, "the loop over experts runs on the CPU alone", "--experts loop", "use --device cpu");
   config.train.recompute = o.recompute;
   return {.model = config.model,
+          .device = device,
           .precision = config.precision(),
           .recompute = config.recompute(),
           .experts = config.experts_kind(),
-          .micro_batch_tokens = o.batch * o.seq};
+          .micro_batch_tokens = o.batch * o.seq,
+          .clip = o.clip};
 }
 
 data::PackedBatch random_batch(const Options& o, int64_t vocabulary) {
@@ -61,15 +71,22 @@ double flops_of_step(const model::ModelConfig& c, int64_t tokens, int64_t seq) {
   return (products + attention) * static_cast<double>(tokens);
 }
 
+double seconds_between(Clock::time_point a, Clock::time_point b) { return std::chrono::duration<double>(b - a).count(); }
+
+// From one result to the next, so that on a device with a queue the host's part counts only where the device waits for it.
 std::vector<double> time_steps(train::Engine& engine, const data::PackedBatch& packed, int64_t steps) {
   const nn::Batch batch = nn::view_of(packed);
   std::vector<double> seconds;
-  constexpr int64_t kWarmUp = 2;
-  for (int64_t i = 0; i < kWarmUp + steps; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    const auto result = engine.step(std::span(&batch, 1), static_cast<double>(packed.label_count), 1e-4);
-    if (!result.finite) throw Error(ErrorKind::kFailed, "a number that is not finite", "bench train", "report this");
-    if (i >= kWarmUp) seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  constexpr int64_t kWarmUp = 3;
+  auto last = Clock::now();
+  for (int64_t i = 0; i < kWarmUp + steps + engine.ahead(); ++i) {
+    if (i < kWarmUp + steps) engine.queue_step(std::span(&batch, 1), static_cast<double>(packed.label_count), 1e-4);
+    if (i < engine.ahead()) continue;
+    if (!engine.next_result().finite)
+      throw Error(ErrorKind::kFailed, "a number that is not finite", "bench train", "report this");
+    const auto now = Clock::now();
+    if (i >= kWarmUp + engine.ahead()) seconds.push_back(seconds_between(last, now));
+    last = now;
   }
   return seconds;
 }
@@ -80,48 +97,77 @@ int64_t peak_resident_bytes() {
   return int64_t{usage.ru_maxrss} * 1024;
 }
 
+struct Measured {
+  train::EngineOptions options;
+  train::MemoryPlan plan;
+  double seconds = 0.0, tflops = 0.0;
+  int64_t launches = 0;
+  Ceilings ceilings;  // zero: not measured
+  int threads = 0;
+  [[nodiscard]] double tokens_per_second() const { return static_cast<double>(options.micro_batch_tokens) / seconds; }
+  [[nodiscard]] std::string recipe() const { return options.precision == Precision::kBF16 ? "bf16" : "fp32"; }
+};
+
+void print_text(const Options& o, const Measured& m) {
+  fmt::print(
+      "{} {} layers, {} x {}, {}, {} experts, {}: {:.1f} ms a step, {} tokens/s, {:.3f} TFLOP/s\n{}\npeak resident {:.1f} MB\n",
+      o.preset, m.options.model.layers, o.batch, o.seq, m.recipe(), o.experts,
+      m.options.device.is_cuda() ? to_string(m.options.device) : fmt::format("{} threads", m.threads), 1e3 * m.seconds,
+      train::with_commas(static_cast<int64_t>(m.tokens_per_second())), m.tflops, m.plan.report(),
+      static_cast<double>(peak_resident_bytes()) / 1e6);
+  if (m.launches > 0) fmt::print("{} kernels a step\n", m.launches);
+  if (m.ceilings.tflops > 0)
+    fmt::print("D {:.0f} TFLOP/s, C {:.0f} GB/s; the step's products at {:.1f}% of D\n", m.ceilings.tflops,
+               m.ceilings.gigabytes_per_second, 100 * m.tflops / m.ceilings.tflops);
+}
+
+nlohmann::ordered_json to_json(const Options& o, const Measured& m) {
+  nlohmann::ordered_json line{
+      {"name", "train"},
+      {"device", m.options.device.is_cuda() ? "cuda" : "cpu"},
+      {"recipe", m.recipe()},
+      {"variant", o.experts},
+      {"shape",
+       {{"preset", o.preset}, {"layers", m.options.model.layers}, {"batch", o.batch}, {"seq", o.seq}, {"threads", m.threads}}},
+      {"milliseconds", 1e3 * m.seconds},
+      {"tflops", m.tflops},
+      {"tokens_per_second", m.tokens_per_second()},
+      {"percent_of_ceiling", nullptr},
+      {"host_syncs", 0},
+      {"launches", nullptr},
+      {"bytes_saved_per_token", nullptr},
+      {"planned_bytes", m.plan.total()},
+      {"peak_resident_bytes", peak_resident_bytes()}};
+  if (m.launches > 0) line["launches"] = m.launches;
+  if (m.ceilings.tflops > 0) line["percent_of_ceiling"] = 100 * m.tflops / m.ceilings.tflops;
+  return line;
+}
+
 int run_bench_train(const Options& o) {
-  check_device(o);
-  const train::EngineOptions options = engine_options(o);
-  const auto plan = train::Engine::plan(options);
+  const train::EngineOptions options = engine_options(o, choose_device(o));
+  Measured m{.options = options, .plan = train::Engine::plan(options)};
   ThreadPool pool(o.threads);
-  train::Engine engine(options, plan, &pool);
+  m.threads = pool.num_threads();
+  if (options.device.is_cuda()) m.ceilings = measure_ceilings(options.device);
+  train::Engine engine(options, m.plan, &pool);
   engine.initialise(1);
-  auto seconds = time_steps(engine, random_batch(o, options.model.vocabulary), o.steps);
+  const data::PackedBatch packed = random_batch(o, options.model.vocabulary);
+  auto seconds = time_steps(engine, packed, o.steps);
   std::ranges::nth_element(seconds, seconds.begin() + std::ssize(seconds) / 2);
-  const double median = seconds[seconds.size() / 2];
-  const int64_t tokens = options.micro_batch_tokens;
-  const std::string recipe = options.precision == Precision::kBF16 ? "bf16" : "fp32";
-  const double tflops = flops_of_step(options.model, tokens, o.seq) / median / 1e12;
-  const double speed = static_cast<double>(tokens) / median;
-  if (!o.json) {
-    fmt::print(
-        "{} {} layers, {} x {}, {}, {} experts, {} threads: {:.1f} ms a step, {} tokens/s, {:.3f} TFLOP/s\n{}\npeak resident "
-        "{:.1f} MB\n",
-        o.preset, options.model.layers, o.batch, o.seq, recipe, o.experts, pool.num_threads(), 1e3 * median,
-        train::with_commas(static_cast<int64_t>(speed)), tflops, plan.report(), static_cast<double>(peak_resident_bytes()) / 1e6);
-    return kDone;
+  m.seconds = seconds[seconds.size() / 2];
+  m.tflops = flops_of_step(options.model, options.micro_batch_tokens, o.seq) / m.seconds / 1e12;
+  m.launches = engine.launches();
+  if (o.json) {
+    fmt::print("{}", json_line(to_json(o, m)));
+  } else {
+    print_text(o, m);
   }
-  const nlohmann::ordered_json line{{"name", "train"},
-                                    {"device", "cpu"},
-                                    {"recipe", recipe},
-                                    {"variant", o.experts},
-                                    {"shape",
-                                     {{"preset", o.preset},
-                                      {"layers", options.model.layers},
-                                      {"batch", o.batch},
-                                      {"seq", o.seq},
-                                      {"threads", pool.num_threads()}}},
-                                    {"milliseconds", 1e3 * median},
-                                    {"tflops", tflops},
-                                    {"tokens_per_second", speed},
-                                    {"percent_of_ceiling", nullptr},  // not measured here
-                                    {"host_syncs", 0},
-                                    {"launches", nullptr},
-                                    {"bytes_saved_per_token", nullptr},
-                                    {"planned_bytes", plan.total()},
-                                    {"peak_resident_bytes", peak_resident_bytes()}};
-  fmt::print("{}", json_line(line));
+  if (o.profile) {
+    const nn::Batch batch = nn::view_of(packed);
+    const double pairs = static_cast<double>(o.batch) * static_cast<double>(o.seq) * static_cast<double>(o.seq + 1) / 2;
+    const auto operations = engine.profile(std::span(&batch, 1), static_cast<double>(packed.label_count));
+    print_profile(summarise(operations, m.ceilings, pairs), o.json);
+  }
   return kDone;
 }
 
@@ -138,6 +184,9 @@ void add_bench(CLI::App& app, Run& run) {
   const auto positive = CLI::Range(int64_t{1}, int64_t{1} << 30);
   verb->add_option("--preset", o->preset, "The model's shape")->capture_default_str();
   verb->add_option("--layers", o->layers, "Instead of the preset's")->check(positive);
+  verb->add_option("--vocabulary", o->vocabulary, "Instead of the preset's")->check(positive);
+  verb->add_option("--clip", o->clip, "Of the gradient's norm; 0: none")->check(CLI::NonNegativeNumber)->capture_default_str();
+  verb->add_flag("--profile", o->profile, "One more step, operation by operation: times, shares, and ratios to D or C");
   verb->add_option("--batch", o->batch, "Sequences in a step")->check(positive)->capture_default_str();
   verb->add_option("--seq", o->seq, "Tokens of each, at least 2")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
