@@ -1,0 +1,278 @@
+// Whole training steps on a card: against the CPU, recorded against launched one by one, repeated, resumed, broken.
+#include "cistron/train/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "cistron/dist/single.h"
+#include "cistron/train/checkpoint.h"
+#include "cistron/train/checkpoint_slices.h"
+#include "tests/cuda/api_counter.h"
+#include "tests/cuda/step_support.h"
+
+namespace cistron::train {
+namespace {
+
+using test::kCard;
+using test::masters_of;
+using test::run_steps;
+using test::same_bits;
+using test::step_options;
+
+class CudaEngine : public testing::Test {
+ protected:
+  void SetUp() override { CISTRON_NEEDS_CARD(); }
+
+  /// Masters after `steps` steps from seed 3.
+  static std::vector<float> trained(const EngineOptions& options, int steps) {
+    Engine engine(options, Engine::plan(options), nullptr);
+    engine.initialise(3);
+    run_steps(engine, options, 1, steps);
+    return masters_of(engine);
+  }
+};
+
+TEST_F(CudaEngine, StartsFromTheCpusBits) {
+  ThreadPool pool(2);
+  const EngineOptions cpu = step_options({}), card = step_options(kCard);
+  Engine a(cpu, Engine::plan(cpu), &pool), b(card, Engine::plan(card), &pool);
+  a.initialise(3);
+  b.initialise(3);
+  EXPECT_TRUE(same_bits(masters_of(a), masters_of(b)));
+  b.initialise(4);
+  EXPECT_FALSE(same_bits(masters_of(a), masters_of(b))) << "the comparison sees nothing";
+}
+
+TEST_F(CudaEngine, LossesInF32AreTheCpus) {
+  ThreadPool pool(2);
+  const EngineOptions cpu = step_options({}), card = step_options(kCard);
+  Engine a(cpu, Engine::plan(cpu), &pool), b(card, Engine::plan(card), &pool);
+  a.initialise(3);
+  b.initialise(3);
+  const auto expected = run_steps(a, cpu, 1, 20), got = run_steps(b, card, 1, 20);
+  for (size_t s = 0; s < expected.size(); ++s) {
+    EXPECT_NEAR(got[s].loss, expected[s].loss, 1e-5) << "step " << s + 1;
+    EXPECT_NEAR(got[s].grad_norm, expected[s].grad_norm, 1e-3 * expected[s].grad_norm) << "step " << s + 1;
+    EXPECT_NEAR(got[s].router.aux_loss, expected[s].router.aux_loss, 1e-4) << "step " << s + 1;
+    EXPECT_NEAR(got[s].router.load_max_over_mean, expected[s].router.load_max_over_mean, 1e-2) << "step " << s + 1;
+  }
+  EXPECT_GT(std::abs(expected[0].loss - expected[19].loss), 1e-3) << "nothing was learned that could differ";
+}
+
+double norm(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+  return std::sqrt(sum);
+}
+
+// The gradient of a step in bf16 may be as far from f32's as the CPU's bf16 is, twice.
+TEST_F(CudaEngine, GradientsInBf16AreAsGoodAsTheCpus) {
+  ThreadPool pool(2);
+  const auto gradients = [&](const Device& device, Precision precision) {
+    const EngineOptions options = step_options(device, precision);
+    Engine engine(options, Engine::plan(options), &pool);
+    engine.initialise(3);
+    const auto results = run_steps(engine, options, 1, 1);
+    EXPECT_TRUE(results[0].finite);
+    return std::pair(test::values_of(engine, &nn::LocalParameters::Entry::grad), results[0].loss);
+  };
+  const auto [exact, exact_loss] = gradients({}, Precision::kF32);
+  const auto [cpu, cpu_loss] = gradients({}, Precision::kBF16);
+  const auto [card, card_loss] = gradients(kCard, Precision::kBF16);
+  EXPECT_LE(norm(card, exact), 2 * norm(cpu, exact));
+  EXPECT_NEAR(card_loss, exact_loss, 2 * std::abs(cpu_loss - exact_loss) + 0x1p-9 * exact_loss / std::sqrt(192.0));
+  std::vector<float> wrong = exact;
+  for (float& x : wrong) x *= 1.1F;
+  EXPECT_GT(norm(wrong, exact), 2 * norm(cpu, exact)) << "the bound lets a tenth more through";
+}
+
+TEST_F(CudaEngine, RecordedIsLaunchedToTheBit) {
+  for (const Precision precision : {Precision::kF32, Precision::kBF16}) {
+    EngineOptions options = step_options(kCard, precision);
+    const auto recorded = trained(options, 6);
+    options.record = false;
+    EXPECT_TRUE(same_bits(recorded, trained(options, 6)));
+    EXPECT_FALSE(same_bits(recorded, trained(options, 5))) << "the comparison sees nothing";
+  }
+}
+
+TEST_F(CudaEngine, TwoRunsAreEqualToTheBit) {
+  for (const Precision precision : {Precision::kF32, Precision::kBF16}) {
+    const EngineOptions options = step_options(kCard, precision);
+    EXPECT_TRUE(same_bits(trained(options, 8), trained(options, 8)));
+  }
+}
+
+TEST_F(CudaEngine, RecomputingChangesNoBit) {
+  EngineOptions options = step_options(kCard, Precision::kBF16);
+  const auto kept = trained(options, 4);
+  for (const auto recompute : {model::Recompute::kMlp, model::Recompute::kLayer}) {
+    options.recompute = recompute;
+    EXPECT_TRUE(same_bits(kept, trained(options, 4)));
+  }
+}
+
+TEST_F(CudaEngine, ThePlanIsWhatTheArenasHold) {
+  for (const auto recompute : {model::Recompute::kNone, model::Recompute::kMlp, model::Recompute::kLayer}) {
+    EngineOptions options = step_options(kCard, Precision::kBF16);
+    options.recompute = recompute;
+    const MemoryPlan plan = Engine::plan(options);
+    Engine engine(options, plan, nullptr);
+    engine.initialise(1);
+    run_steps(engine, options, 1, 3);
+    const auto held_out = test::random_batch(128, 6);
+    engine.evaluate(nn::view_of(held_out));
+    EXPECT_EQ(engine.peak().total(), plan.total());
+    EXPECT_EQ(engine.peak().activations, plan.activations);
+  }
+}
+
+TEST_F(CudaEngine, EvaluationIsTheCpus) {
+  ThreadPool pool(2);
+  const auto nll = [&](const Device& device) {
+    const EngineOptions options = step_options(device);
+    Engine engine(options, Engine::plan(options), &pool);
+    engine.initialise(3);
+    run_steps(engine, options, 1, 2);
+    const auto held_out = test::random_batch(128, 6);
+    const auto sums = engine.evaluate(nn::view_of(held_out));
+    EXPECT_EQ(sums.tokens, held_out.label_count);
+    return sums.nll / static_cast<double>(sums.tokens);
+  };
+  EXPECT_NEAR(nll(kCard), nll({}), 1e-5);
+}
+
+TEST_F(CudaEngine, ACheckpointGoesOnOnEitherDevice) {
+  const test::TemporaryDirectory directory;
+  const auto save = [&](Engine& engine, const EngineOptions& options, const char* name) {
+    CheckpointInfo info{.tokenizer = "esm2"};
+    info.config.model = options.model;
+    info.state.step = engine.state().step;
+    save_checkpoint(engine.context(), directory.path() / name, info, slices_of(engine.parameters()), false, *dist::single());
+  };
+  const auto go_on = [&](Engine& engine, const EngineOptions& options, const char* name) {
+    const Checkpoint checkpoint(directory.path() / name);
+    checkpoint.load(engine.context(), engine.parameters());
+    engine.refresh_working();
+    engine.state().step = checkpoint.info().state.step;
+    return run_steps(engine, options, 4, 6);
+  };
+  ThreadPool pool(2);
+  const EngineOptions cpu = step_options({}), card = step_options(kCard);
+  Engine on_cpu(cpu, Engine::plan(cpu), &pool), on_card(card, Engine::plan(card), &pool);
+  on_cpu.initialise(3);
+  on_card.initialise(3);
+  run_steps(on_cpu, cpu, 1, 3);
+  run_steps(on_card, card, 1, 3);
+  save(on_cpu, cpu, "cpu");
+  save(on_card, card, "card");
+  const auto cpu_end = run_steps(on_cpu, cpu, 4, 6), card_end = run_steps(on_card, card, 4, 6);
+
+  Engine card_from_card(card, Engine::plan(card), &pool), card_from_cpu(card, Engine::plan(card), &pool),
+      cpu_from_card(cpu, Engine::plan(cpu), &pool);
+  go_on(card_from_card, card, "card");
+  EXPECT_TRUE(same_bits(masters_of(card_from_card), masters_of(on_card)));
+  const auto from_cpu = go_on(card_from_cpu, card, "cpu"), from_card = go_on(cpu_from_card, cpu, "card");
+  for (size_t s = 0; s < 3; ++s) {
+    EXPECT_NEAR(from_cpu[s].loss, cpu_end[s].loss, 1e-5);
+    EXPECT_NEAR(from_card[s].loss, card_end[s].loss, 1e-5);
+  }
+}
+
+TEST_F(CudaEngine, ANumberThatIsNotFiniteStopsTheStepsThatAreUnderWayAndIsFound) {
+  for (const char* name : {"layers.1.moe.router", "layers.0.attention.qkv", "layers.1.moe.down", "head"}) {
+    const EngineOptions options = step_options(kCard, Precision::kBF16);
+    Engine engine(options, Engine::plan(options), nullptr);
+    engine.initialise(3);
+    run_steps(engine, options, 1, 3);  // recorded by now
+    const Tensor& planted = engine.parameters().find(name).master;
+    const auto whole = [&](const std::function<float(float)>& f) {
+      ops::write_pieces(engine.context(), planted, [&](int64_t, std::span<std::byte> piece) {
+        auto* values = reinterpret_cast<float*>(piece.data());
+        for (size_t i = 0; i < piece.size() / sizeof(float); ++i) values[i] = f(values[i]);
+      });
+      engine.refresh_working();
+    };
+    whole([](float) { return std::numeric_limits<float>::quiet_NaN(); });
+    const auto before = masters_of(engine);
+    const auto packed = test::random_batch(options.micro_batch_tokens, 9),
+               next = test::random_batch(options.micro_batch_tokens, 10);
+    const nn::Batch batch = nn::view_of(packed), next_batch = nn::view_of(next);
+    engine.queue_step(std::span(&batch, 1), 180.0, 1e-3);
+    engine.queue_step(std::span(&next_batch, 1), 180.0, 1e-3);
+    EXPECT_FALSE(engine.next_result().finite) << name;
+    EXPECT_FALSE(engine.next_result().finite) << name;
+    EXPECT_TRUE(same_bits(before, masters_of(engine))) << name;
+    const std::string module = engine.find_nonfinite(std::span(&batch, 1), 180.0);
+    EXPECT_THAT(module, testing::StartsWith(std::string(name).substr(0, std::string(name).rfind(".qkv")).substr(0, 12))) << name;
+  }
+}
+
+TEST_F(CudaEngine, AStepAfterABrokenOneUpdatesNothing) {
+  const EngineOptions options = step_options(kCard);
+  Engine engine(options, Engine::plan(options), nullptr);
+  engine.initialise(3);
+  const auto packed = test::random_batch(options.micro_batch_tokens, 9);
+  const nn::Batch batch = nn::view_of(packed);
+  const auto before = masters_of(engine);
+  engine.queue_step(std::span(&batch, 1), 0.0, 1e-3);  // a scale of 1 / 0: gradients are not finite
+  engine.queue_step(std::span(&batch, 1), 180.0, 1e-3);
+  EXPECT_FALSE(engine.next_result().finite);
+  EXPECT_FALSE(engine.next_result().finite) << "a healthy step, but after a broken one";
+  EXPECT_TRUE(same_bits(before, masters_of(engine)));
+}
+
+class CudaStepCalls : public testing::TestWithParam<int> {};
+
+TEST_P(CudaStepCalls, TheHostNeverWaits) {
+  CISTRON_NEEDS_CARD();
+  if (const std::string why = cistron::test::ApiCounter::unavailable(); !why.empty()) GTEST_SKIP() << why;
+  for (const bool record : {true, false}) {
+    EngineOptions options = step_options(kCard, Precision::kBF16, GetParam());
+    options.record = record;
+    Engine engine(options, Engine::plan(options), nullptr);
+    engine.initialise(3);
+    run_steps(engine, options, 1, 4);
+    cistron::test::ApiCounter counter;
+    const auto results = run_steps(engine, options, 5, 8);
+    EXPECT_THAT(counter.waits(), testing::IsEmpty()) << (record ? "recorded" : "launched one by one");
+    EXPECT_GT(counter.calls(), 0);
+    EXPECT_TRUE(results.back().finite);
+    std::printf("[          ] %d experts, %s: %d driver calls in 4 steps, %ld kernels recorded\n", GetParam(),
+                record ? "recorded" : "launched one by one", counter.calls(), static_cast<long>(engine.launches()));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Experts, CudaStepCalls, testing::Values(8, 64));
+
+TEST_F(CudaEngine, LaunchesDoNotDependOnTheNumberOfExperts) {
+  const auto launches = [](int64_t experts) {
+    const EngineOptions options = step_options(kCard, Precision::kBF16, experts);
+    Engine engine(options, Engine::plan(options), nullptr);
+    engine.initialise(3);
+    run_steps(engine, options, 1, 4);
+    return engine.launches();
+  };
+  const int64_t few = launches(8), many = launches(64);
+  EXPECT_GT(few, 0);
+  // cuBLASLt may cut one or the other of a router's three products into parts, which takes a launch more: nothing for each
+  // expert.
+  constexpr int64_t kRouterProducts = 3 * 2;
+  EXPECT_LE(std::abs(many - few), kRouterProducts) << few << " launches with 8 experts, " << many << " with 64";
+}
+
+TEST_F(CudaEngine, TheCounterSeesWaits) {
+  if (const std::string why = cistron::test::ApiCounter::unavailable(); !why.empty()) GTEST_SKIP() << why;
+  const EngineOptions options = step_options(kCard);
+  Engine engine(options, Engine::plan(options), nullptr);
+  engine.initialise(3);
+  const cistron::test::ApiCounter counter;
+  masters_of(engine);
+  EXPECT_GE(counter.waits().size(), 2U) << "a copy to the host, and the wait for it";
+}
+
+}  // namespace
+}  // namespace cistron::train
