@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws a run's loss as SVG: training (mean of 10 steps), held-out, and horizontal lines to compare with.
-Run: plot.py METRICS.jsonl OUT.svg [LABEL=NATS ...]      e.g. plot.py runs/a/metrics.jsonl a.svg 3-gram=2.8866
+"""Draws a run's loss as SVG: training (mean of 10 steps), held-out, and what to compare with: horizontal lines, other runs (dashed).
+Run: plot.py METRICS.jsonl OUT.svg [LABEL=NATS | LABEL=METRICS.jsonl]...      e.g. plot.py runs/a/metrics.jsonl a.svg 3-gram=2.8866
 """
 import json
 import sys
@@ -8,16 +8,23 @@ import sys
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 400, 60, 45, 15, 90
 
 
-def main(metrics, out, *lines):
+def read(metrics):
+    """Points of the training loss, smoothed, and of the held-out loss."""
     rows = [json.loads(line) for line in open(metrics)]
     train = [(r["tokens"], r["loss"]) for r in rows if "loss" in r]
     tokens_at = {r["step"]: r["tokens"] for r in rows if "loss" in r}
     valid = [(tokens_at[r["step"]], r["valid_loss"]) for r in rows if "valid_loss" in r]
-    smooth = [(train[i + 5][0], sum(y for _, y in train[i : i + 10]) / 10) for i in range(0, len(train) - 9, 5)]
-    levels = [(label, float(value)) for label, value in (line.split("=") for line in lines)]
+    return [(train[i + 5][0], sum(y for _, y in train[i : i + 10]) / 10) for i in range(0, len(train) - 9, 5)], valid
+
+
+def main(metrics, out, *lines):
+    smooth, valid = read(metrics)
+    pairs = [line.split("=", 1) for line in lines]
+    levels = [(label, float(value)) for label, value in pairs if not value.endswith(".jsonl")]
+    others = [(label, *read(file)) for label, file in pairs if file.endswith(".jsonl")]
     low = min(y for _, y in valid + levels_xy(levels)) - 0.02
     high = max(y for _, y in valid + levels_xy(levels)) + 0.06
-    span = train[-1][0]
+    span = valid[-1][0]
 
     def x(tokens):
         return LEFT + (WIDTH - LEFT - RIGHT) * tokens / span
@@ -41,6 +48,10 @@ def main(metrics, out, *lines):
         svg.append(f'<text x="{WIDTH - RIGHT + 4}" y="{y(value) + 4:.1f}" fill="#666">{label}</text>')
     svg.append(f'<path d="{path(smooth)}" fill="none" stroke="#9ac" stroke-width="1.2"/>')
     svg.append(f'<path d="{path(valid)}" fill="none" stroke="#c33" stroke-width="2"/>')
+    for i, (label, other_smooth, other_valid) in enumerate(others):
+        svg.append(f'<path d="{path(other_smooth)}" fill="none" stroke="#363" stroke-width="1" stroke-dasharray="5 4"/>')
+        svg.append(f'<path d="{path(other_valid)}" fill="none" stroke="#111" stroke-width="1.5" stroke-dasharray="5 4"/>')
+        svg.append(f'<text x="{LEFT + 40}" y="{TOP + 20 + 16 * i}" fill="#111">dashed: {label}</text>')
     svg += [f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="3" fill="#c33"/>' for a, b in valid]
     svg.append(f'<text x="{WIDTH - RIGHT + 4}" y="{y(valid[-1][1]) + 4:.1f}" fill="#c33">held-out</text></svg>')
     open(out, "w").write("\n".join(svg) + "\n")

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Times whole training steps on one card: Hugging Face's Mixtral, eager and grouped_mm, and Cistron, in turns, in one run; neither clips.
+#   bench/train/compare_cuda.sh [ROUNDS] [SHAPE]...      default 2 rounds of all four shapes
+# Needs build/cuda/bin/cistron (or CISTRON=...) and a python3 (or PYTHON=...) with torch for CUDA and transformers. PEERS= runs ours alone.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+rounds=${1:-2}
+shift || true
+shapes=("$@")
+((${#shapes[@]})) || shapes=(mixtral-8x7b fine-grained-64 progen3-3b genos-1.2b)
+cistron=${CISTRON:-build/cuda/bin/cistron}
+python=${PYTHON:-python3}
+read -ra peers <<<"${PEERS-eager grouped_mm}"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# Both sides' options for a shape.
+sizes() {
+  case $1 in
+    mixtral-8x7b) ours=(--layers 2 --batch 2 --seq 8192)
+      peer=(--layers 2 --batch 2 --seq 8192) ;;
+    fine-grained-64) ours=(--batch 8 --seq 2048)
+      peer=(--layers 4 --batch 8 --seq 2048 --hidden 2048 --intermediate 1024 --experts 64 --top-k 8 --heads 16 --kv-heads 4 --vocabulary 512) ;;
+    progen3-3b) ours=(--layers 4 --batch 8 --seq 2048)
+      peer=(--layers 4 --batch 8 --seq 2048 --hidden 1280 --intermediate 3840 --heads 16 --kv-heads 16 --vocabulary 134) ;;
+    genos-1.2b) ours=(--batch 4 --seq 8192)
+      peer=(--layers 12 --batch 4 --seq 8192 --hidden 1024 --intermediate 4096 --heads 16 --kv-heads 8 --vocabulary 128) ;;
+    *) echo "no shape '$1'" >&2; exit 2 ;;
+  esac
+}
+
+for shape in "${shapes[@]}"; do
+  sizes "$shape"
+  for ((i = 0; i < rounds; ++i)); do
+    for variant in "${peers[@]}"; do
+      "$python" bench/train/hf_mixtral_cuda.py --experts-implementation "$variant" "${peer[@]}" 2>"$scratch/errors" |
+        tee -a "$scratch/$shape.$variant" || tail -n 3 "$scratch/errors" >&2
+    done
+    "$cistron" bench train --preset "$shape" "${ours[@]}" --device cuda --clip 0 --steps 20 --json | tee -a "$scratch/$shape.ours"
+  done
+done
+
+python3 - "$scratch" "${shapes[@]}" <<'PYTHON'
+import json, pathlib, statistics, sys
+folder = pathlib.Path(sys.argv[1])
+def median(file):
+    lines = file.read_text().splitlines() if file.exists() else []
+    return statistics.median([json.loads(line)["tokens_per_second"] for line in lines]) if lines else float("nan")
+print(f"{'shape':<16} {'eager':>10} {'grouped_mm':>10} {'ours':>10} {'/ eager':>8} {'/ grouped':>9}   (tokens/s, medians)")
+for shape in sys.argv[2:]:
+    eager, grouped, ours = (median(folder / f"{shape}.{variant}") for variant in ("eager", "grouped_mm", "ours"))
+    print(f"{shape:<16} {eager:>10.0f} {grouped:>10.0f} {ours:>10.0f} {ours / eager:>8.2f} {ours / grouped:>9.2f}")
+PYTHON
