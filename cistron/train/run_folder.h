@@ -14,8 +14,8 @@ class RunFolder {
  public:
   enum class Mode : uint8_t { kNew, kResume, kForce };
   /// Takes the lock of a run that exists. Throws Error(kUsage) where another process has it, where the mode is kNew and `path`
-  /// holds anything, and where it is another and `path` holds anything but a run. Changes nothing else. Of several ranks the first
-  /// does all this; `world` must outlive it.
+  /// holds anything, and where it is another and `path` holds anything but a run. Changes nothing else. Of several ranks the
+  /// first does all this; `world` must outlive it.
   RunFolder(std::filesystem::path path, Mode mode, dist::Communicator& world);
 
   /// The checkpoint to go on from, or null; all ranks call it. Throws Error(kUsage) where `config` or the data are not those of
