@@ -37,7 +37,8 @@ void grouped_swiglu_backward(Context& ctx, const GroupedSwigluBackward& args);
 /// Columns of F in a tile of the backward.
 constexpr int64_t kSwigluTile = 256;
 
-/// Empty where this context's device has both for E experts of H to F; otherwise why not.
+/// Empty where the device that this context computes on, or plans for, has both products for experts of H to F in its precision;
+/// otherwise why not.
 std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate);
 
 }  // namespace cistron::ops

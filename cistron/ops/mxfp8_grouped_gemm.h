@@ -6,7 +6,7 @@
 //   wgrad:   dw[e]    = sum over r of dy[r]^T x[r]  dy.columns, x.columns  (f32)
 // An expert without rows has a dw of zeros, or leaves its accumulator alone. All operands of a product have one group.
 // Accumulation in f32, promoted from the tensor core at every 128 of the contraction at most. Pad rows of wgrad's operands must
-// hold zeros (`mxfp8_quantize` writes them); all others may hold anything.
+// hold zeros (`mxfp8_quantize` with `source_row` writes them); all others may hold anything.
 #include "cistron/ops/mxfp8.h"
 
 namespace cistron::ops {

@@ -1,4 +1,6 @@
 // The products beside SwiGLU on Hopper against float64, pad rows and outputs poisoned.
+#include <gmock/gmock.h>
+
 #include "tests/cuda/support.h"
 #include "tests/ops/swiglu_products.h"
 
@@ -78,6 +80,21 @@ TEST_P(CudaGroupedSwiglu, Backward) {
     EXPECT_TRUE(same_bits(again.dgate_up.rows(0, in.used()), out.dgate_up.rows(0, in.used())));
     EXPECT_TRUE(same_bits(again.dweight.rows(0, in.used()), out.dweight.rows(0, in.used())));
   }
+}
+
+// One cluster computes all tiles, so that staging and barriers are used again and again.
+TEST_P(CudaGroupedSwiglu, OnOneCluster) {
+  const SwigluCase forward_case(cpu_, GetParam(), kHidden, 648, false, DType::kBF16);
+  const SwigluCase backward_case(cpu_, GetParam(), kHidden, 648, true, DType::kBF16);
+  cuda_.sm_budget = 2;
+  const auto out = forward(forward_case);
+  EXPECT_TRUE(forward_within(forward_case, out[0], out[1]));
+  EXPECT_TRUE(backward_within(backward_case, backward(backward_case)));
+}
+
+TEST_P(CudaGroupedSwiglu, RefusesF32) {
+  const SwigluCase in(cpu_, GetParam(), kHidden, 24, false, DType::kF32);
+  EXPECT_THAT(error_of([&] { forward(in); }), testing::HasSubstr("[grouped_swiglu_forward] operands of f32"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Routings, CudaGroupedSwiglu, testing::ValuesIn(cases()));

@@ -17,16 +17,24 @@ __global__ void sum_partials(const float* partials, const int32_t* source_row, c
   dweight[row] = sum;
 }
 
+void check(const char* op, const Context& ctx, const Tensor& x, int64_t intermediate) {
+  const std::string refusal = grouped_swiglu_refusal(ctx, x.dim(1), intermediate);
+  CISTRON_CHECK(x.dtype() == DType::kBF16 && refusal.empty(), "[{}] operands of {}; {}: use grouped_gemm and scaled_swiglu", op,
+                name_of(x.dtype()), refusal.empty() ? "bf16 wanted" : refusal);
+}
+
 }  // namespace
 
 void grouped_swiglu_forward(Context& ctx, const ops::GroupedSwigluForward& args) {
   const DeviceGuard guard(ctx);
+  check("grouped_swiglu_forward", ctx, args.x, args.act.dim(1));
   sm90::grouped_swiglu_forward(ctx, args);
 }
 
 void grouped_swiglu_backward(Context& ctx, const ops::GroupedSwigluBackward& args) {
   constexpr int kThreads = 256;
   const DeviceGuard guard(ctx);
+  check("grouped_swiglu_backward", ctx, args.dy, args.act.dim(1));
   sm90::grouped_swiglu_backward(ctx, args);
   const int tiles = narrow<int>(args.partials.dim(0)), rows = narrow<int>(args.partials.dim(1));
   const int32_t* end = args.groups.starts.data<int32_t>() + args.groups.num_experts();

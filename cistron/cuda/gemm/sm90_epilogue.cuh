@@ -7,8 +7,8 @@
 //   finish(args, tile, staging, barriers, d) after them, by all math warps: d are this warp's 16 rows
 // Here those that store d as it is, in a format:
 //   kColumns                        columns of one piece: 128 bytes of output
-//   write(staging, d, lane)         this warp's piece [16, kColumns] from 4 registers for each 8 columns, rows of 128 bytes,
-//   swizzled store(map, at, staging)         one thread: the piece to global memory
+//   write(staging, d, lane)         this warp's piece [16, kColumns] from 4 registers for each 8 columns, swizzled
+//   store(map, at, staging)         one thread: the piece to global memory
 // Each warp stores its own 16 rows, some pieces in flight, without waiting for the others.
 #include <cuda_bf16.h>
 

@@ -53,9 +53,7 @@ struct Mxfp8Mainloop : Scaling {
       scaling.promote(d, part, step % kAcross);
       if (kTurns == 1 && !last) start(next, stages, self, step + 1);
     }
-    if (Scaling::kInRegisters) return;
-    __syncwarp();
-    stages.pipeline.release();
+    if (!Scaling::kInRegisters) stages.pipeline.release();
   }
 
  private:

@@ -38,8 +38,9 @@ struct Pipeline {
   __device__ void wait_full() const { device::barrier_wait(full(), phase); }
   __device__ void wait_decoded() const { device::barrier_wait(decoded(), phase); }
   __device__ void wait_empty() const { device::barrier_wait(empty(), phase ^ 1); }
-  /// By every math warp, when its products have read the stage.
+  /// By every math warp, when its products and all its lanes have read the stage.
   __device__ void release() const {
+    __syncwarp();
     if (device::lane_index() < kClusterSize) device::barrier_arrive(empty(), device::lane_index());
   }
 };

@@ -19,14 +19,17 @@ constexpr int kWarp = 32;
 __device__ __forceinline__ void put(float& to, float value) { to = value; }
 __device__ __forceinline__ void put(__nv_bfloat16& to, float value) { to = __float2bfloat16_rn(value); }
 
-/// Of some logits: the largest, and the sum of exp(logit - largest).
+/// Of some logits: the largest, and the sum of exp(logit - largest). A NaN among them makes the sum NaN.
 struct Softmax {
   float max = -INFINITY;
   float sum = 0;
 
   __device__ __forceinline__ void add(const Softmax& other) {
     const float now = fmaxf(max, other.max);
-    if (now == -INFINITY) return;
+    if (now == -INFINITY) {
+      sum += other.sum;  // zeros, or NaN
+      return;
+    }
     sum = sum * expf(max - now) + other.sum * expf(other.max - now);
     max = now;
   }
@@ -45,7 +48,11 @@ __device__ __forceinline__ Softmax softmax_of_thread(const float* row, int n, in
       x[i] = v < n ? row[v] : -INFINITY;
       largest = fmaxf(largest, x[i]);
     }
-    if (largest == -INFINITY) continue;
+    if (largest == -INFINITY) {  // nothing but what is past the end, or NaN, which fmaxf passes over
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s.sum += isnan(x[i]) ? x[i] : 0.0F;
+      continue;
+    }
     s.sum *= expf(s.max - largest);
 #pragma unroll
     for (int i = 0; i < 4; ++i) s.sum += expf(x[i] - largest);

@@ -97,7 +97,11 @@ class Stream final : public ops::Queue {
 
   void check() override {
     const DeviceGuard guard(device_);
-    if (const cudaError_t code = cudaStreamQuery(stream_); code != cudaErrorNotReady) CISTRON_CUDA_CHECK(code);
+    const cudaError_t code = cudaStreamQuery(stream_);
+    if (code == cudaErrorNotReady)
+      static_cast<void>(cudaGetLastError());  // it is recorded as an error, which the next launch's check would find
+    else
+      CISTRON_CUDA_CHECK(code);
   }
 
  private:

@@ -9,7 +9,7 @@ ErrorKind kind_of(cudaError_t code) { return code == cudaErrorMemoryAllocation ?
 
 int attribute(const Context& ctx, cudaDeviceAttr wanted) {
   int value = 0;
-  CISTRON_CUDA_CHECK(cudaDeviceGetAttribute(&value, wanted, ctx.device.index));
+  CISTRON_CUDA_CHECK(cudaDeviceGetAttribute(&value, wanted, ctx.target().index));
   return value;
 }
 
