@@ -60,6 +60,8 @@ void ShardedParameters::begin_pass(Pass pass) {
 
 void ShardedParameters::end_pass() {
   order_->end();
+  CISTRON_CHECK(ahead_.empty() && kept_.empty(), "[parameters] a pass ended with {} gathers and {} weights that nobody took",
+                ahead_.size(), kept_.size());
   finish_reductions(0);  // every pass finds the memory empty, so what it needs depends on no other
   order_ = nullptr;
 }
@@ -93,8 +95,13 @@ Tensor ShardedParameters::wait_for(Gather gather) {
 
 void ShardedParameters::gather_ahead(size_t place) {
   const std::vector<size_t>& order = order_->known();
+  // What is to be kept from an earlier lease, which is on its way, needs no gather of its own.
+  const auto will_be_kept = [&](size_t index) {
+    return !reshard_after_forward_ && std::ranges::any_of(ahead_, [&](const auto& gather) { return order[gather.first] == index; });
+  };
   for (size_t next = place + 1; next < std::min(order.size(), place + 1 + kLeasesAhead); ++next)
-    if (!ahead_.contains(next) && !kept_.contains(order[next])) ahead_.emplace(next, begin_gather(order[next]));
+    if (!ahead_.contains(next) && !kept_.contains(order[next]) && !will_be_kept(order[next]))
+      ahead_.emplace(next, begin_gather(order[next]));
 }
 
 Tensor ShardedParameters::weights(const Parameter& parameter) {
