@@ -11,8 +11,8 @@ struct StepState {
   float learning_rate = 0.0F;
   float bias_correction1 = 1.0F;  ///< 1 - beta1^step
   float bias_correction2 = 1.0F;
-  float loss_scale = 1.0F;   ///< 1 / (weighted tokens of the global batch)
-  float clip_norm = 0.0F;    ///< 0: no clipping
+  float loss_scale = 1.0F;  ///< 1 / (weighted tokens of the global batch)
+  float clip_norm = 0.0F;   ///< 0: no clipping
   // The device's.
   float grad_norm = 0.0F;    ///< written by ops::grad_norm
   float clip_factor = 1.0F;  ///< written by ops::grad_norm; multiplies every gradient

@@ -97,7 +97,8 @@ void ShardedParameters::gather_ahead(size_t place) {
   const std::vector<size_t>& order = order_->known();
   // What is to be kept from an earlier lease, which is on its way, needs no gather of its own.
   const auto will_be_kept = [&](size_t index) {
-    return !reshard_after_forward_ && std::ranges::any_of(ahead_, [&](const auto& gather) { return order[gather.first] == index; });
+    return !reshard_after_forward_ &&
+           std::ranges::any_of(ahead_, [&](const auto& gather) { return order[gather.first] == index; });
   };
   for (size_t next = place + 1; next < std::min(order.size(), place + 1 + kLeasesAhead); ++next)
     if (!ahead_.contains(next) && !kept_.contains(order[next]) && !will_be_kept(order[next]))

@@ -90,7 +90,7 @@ class Trainer {
   TrainingState state_;
   std::optional<Saver> saver_;
   int64_t saved_step_ = -1;
-  int signal_ = 0;                 // that some rank has got
+  int signal_ = 0;  // that some rank has got
   std::deque<UnderWay> under_way_;
   Clock::time_point last_result_;
   double seconds_per_step_ = 0.0;  // smoothed, for the time that is left

@@ -37,8 +37,11 @@ class CudaGroupedSwiglu : public testing::TestWithParam<RoutingCase> {
   std::vector<Tensor> forward(const SwigluCase& in) {
     const Tensor gate_up = poisoned_on_device(cuda_, {in.groups.max_rows(), 2 * in.width}, in.dtype);
     const Tensor act = poisoned_on_device(cuda_, {in.groups.max_rows(), in.width}, in.dtype);
-    ops::grouped_swiglu_forward(
-        cuda_, {.x = to_device(cuda_, in.x), .w = to_device(cuda_, in.w), .groups = on_device(in.groups), .gate_up = gate_up, .act = act});
+    ops::grouped_swiglu_forward(cuda_, {.x = to_device(cuda_, in.x),
+                                        .w = to_device(cuda_, in.w),
+                                        .groups = on_device(in.groups),
+                                        .gate_up = gate_up,
+                                        .act = act});
     return {to_host(cpu_, gate_up), to_host(cpu_, act)};
   }
   SwigluOutputs backward(const SwigluCase& in) {

@@ -29,7 +29,7 @@ inline EngineOptions step_options(const Device& device, Precision precision = Pr
 }
 
 /// The bytes of one array of every parameter.
-inline std::vector<float> values_of(Engine& engine, Tensor nn::LocalParameters::Entry::*array) {
+inline std::vector<float> values_of(Engine& engine, Tensor nn::LocalParameters::Entry::* array) {
   std::vector<float> all;
   for (const auto& entry : engine.parameters().entries())
     ops::read_pieces(engine.context(), entry.*array, [&](std::span<const std::byte> piece) {

@@ -4,7 +4,8 @@
 //   FAIL_EVER=1       and every one after it
 //   FAIL_WITH=ERRNO   how
 //   FAIL_COUNT=FILE   where the number of calls goes at the end
-// Counted: opening, writing, syncing, closing, renaming, removing, making folders, listing them. Reading maps files, and is opening.
+// Counted: opening, writing, syncing, closing, renaming, removing, making folders, listing them. Reading maps files, and is
+// opening.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -136,8 +137,6 @@ int mkdir(const char* path, mode_t mode) noexcept {
 }
 int unlink(const char* path) noexcept { return fails_for(path) ? -1 : static_cast<int>(syscall(SYS_unlink, path)); }
 int rmdir(const char* path) noexcept { return fails_for(path) ? -1 : static_cast<int>(syscall(SYS_rmdir, path)); }
-int remove(const char* path) noexcept {
-  return fails_for(path) ? -1 : next<int (*)(const char*)>("remove")(path);
-}
+int remove(const char* path) noexcept { return fails_for(path) ? -1 : next<int (*)(const char*)>("remove")(path); }
 
 }  // extern "C"

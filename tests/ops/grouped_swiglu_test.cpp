@@ -46,7 +46,8 @@ TEST(GroupedSwiglu, SameBitsForAnyThreads) {
     const test::RoutingCase c{300, 2, 8, test::Choice::kRandom, 8};
     const test::SwigluCase in(ctx, c, kHidden, 300, true, DType::kF32);
     const Tensor dgate_up = poisoned(ctx, in.gate_up.shape(), DType::kF32);
-    const Tensor act = poisoned(ctx, {dgate_up.dim(0), 300}, DType::kF32), dweight = poisoned(ctx, {dgate_up.dim(0)}, DType::kF32);
+    const Tensor act = poisoned(ctx, {dgate_up.dim(0), 300}, DType::kF32),
+                 dweight = poisoned(ctx, {dgate_up.dim(0)}, DType::kF32);
     ops::grouped_swiglu_backward(ctx, {in.x, in.w, in.gate_up, in.groups, dgate_up, act, dweight});
     return std::vector{dgate_up.rows(0, in.used()), act.rows(0, in.used()), dweight.rows(0, in.used())};
   }));

@@ -13,7 +13,7 @@ using cpu::ref::Matrix;
 /// Operands of routed rows, on the host, with poison in pad rows and after the last.
 struct SwigluCase {
   ops::Groups groups;
-  Tensor x, w;  // [R, H] (dy in backward); [E, 2F, H] forward, [E, H, F] backward
+  Tensor x, w;     // [R, H] (dy in backward); [E, 2F, H] forward, [E, H, F] backward
   Tensor gate_up;  // [R, 2F], of backward
   DType dtype;
   int64_t width;  // F

@@ -59,7 +59,8 @@ void shape(const MlpShape& s, const Entry& d) {
   g.groups.weight = weight;
   g.groups.source_row = source;
   g.groups.token_rows = token_rows;
-  const DeviceTensor x = randoms({rows, h}, 1), w1 = randoms({s.experts, 2 * f, h}, 2, 0.02F), w2 = randoms({s.experts, h, f}, 3, 0.02F);
+  const DeviceTensor x = randoms({rows, h}, 1), w1 = randoms({s.experts, 2 * f, h}, 2, 0.02F),
+                     w2 = randoms({s.experts, h, f}, 3, 0.02F);
   const DeviceTensor gate_up = randoms({rows, 2 * f}, 4), dgate_up({rows, 2 * f}, DType::kBF16), act({rows, f}, DType::kBF16);
   const DeviceTensor dweight({rows}, DType::kF32), partials({ceil_div(f, ops::kSwigluTile), rows}, DType::kF32);
   const double product = 2.0 * static_cast<double>(g.total()) * static_cast<double>(h * f);
@@ -72,7 +73,8 @@ void shape(const MlpShape& s, const Entry& d) {
        [&] { cuda::grouped_swiglu_backward(ctx, {x, w2, gate_up, g.groups, dgate_up, act, dweight, partials}); }}};
   take_turns(entries, 9);
   for (const Entry& e : entries)
-    fmt::print("{:18} {:24} {:8.3f} ms {:7.1f} TFLOP/s {:5.3f} D\n", s.name, e.name, e.median_ms(), e.rate(), e.rate() / entries[0].rate());
+    fmt::print("{:18} {:24} {:8.3f} ms {:7.1f} TFLOP/s {:5.3f} D\n", s.name, e.name, e.median_ms(), e.rate(),
+               e.rate() / entries[0].rate());
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
-#include "cistron/cuda/gemm/sm90_grouped_swiglu.h"
-
 #include "cistron/cuda/gemm/sm90_bf16_mainloop.cuh"
+#include "cistron/cuda/gemm/sm90_grouped_swiglu.h"
 #include "cistron/cuda/gemm/sm90_launch.cuh"
 #include "cistron/cuda/gemm/sm90_swiglu_epilogue.cuh"
 
@@ -24,10 +23,10 @@ void grouped_swiglu_backward(Context& ctx, const ops::GroupedSwigluBackward& arg
   Problem p = problem_of<Mainloop>(args.dy, args.w, args.act.dim(1), args.groups);
   p.k = narrow<int>(args.dy.dim(1));
   static_assert(SwigluBackward::kTileColumns == ops::kSwigluTile);
-  launch<Mainloop, SwigluBackward, false>(ctx, p,
-                                          {output_map(args.gate_up, 2), output_map(args.dgate_up, 2), output_map(args.act, 1),
-                                           args.groups.weight.data<float>(), args.partials.data<float>(),
-                                           narrow<int>(args.partials.dim(1))});
+  launch<Mainloop, SwigluBackward, false>(
+      ctx, p,
+      {output_map(args.gate_up, 2), output_map(args.dgate_up, 2), output_map(args.act, 1), args.groups.weight.data<float>(),
+       args.partials.data<float>(), narrow<int>(args.partials.dim(1))});
 }
 
 }  // namespace cistron::cuda::sm90

@@ -1,7 +1,7 @@
 #pragma once
-// Epilogues of the two products beside SwiGLU (`ops/grouped_swiglu.h`): what becomes of a tile of [gate, up] = x w^T, and of a tile
-// of d = dy w. Tensors [R, 2F] are seen as [2, R, F], so that a box never crosses from gate to up or goes past F. A warp works on
-// its own 16 rows, 64 columns at a time.
+// Epilogues of the two products beside SwiGLU (`ops/grouped_swiglu.h`): what becomes of a tile of [gate, up] = x w^T, and of a
+// tile of d = dy w. Tensors [R, 2F] are seen as [2, R, F], so that a box never crosses from gate to up or goes past F. A warp
+// works on its own 16 rows, 64 columns at a time.
 #include "cistron/cuda/device/mbarrier.cuh"
 #include "cistron/cuda/gemm/sm90_epilogue.cuh"
 #include "cistron/cuda/gemm/sm90_tile.cuh"
