@@ -1,8 +1,11 @@
 #include "cistron/dist/mpi.h"
 
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <mutex>
+#include <thread>
 
 #include "cistron/core/error.h"
 #include "cistron/dist/mpi/runtime.h"
@@ -49,7 +52,41 @@ class MpiCommunicator : public Communicator {
   int context_;
 };
 
+// MPI waits for all ranks in its start and in its end, and knows no bound: while this lives, there is one.
+class Bound {
+ public:
+  Bound(const char* call, std::chrono::milliseconds timeout)
+      : thread_([this, call, timeout] {
+          std::unique_lock lock(mutex_);
+          if (!changed_.wait_for(lock, timeout, [this] { return done_; })) leave(call, timeout);
+        }) {}
+  ~Bound() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Bound(const Bound&) = delete;
+  Bound& operator=(const Bound&) = delete;
+
+ private:
+  [[noreturn]] static void leave(const char* call, std::chrono::milliseconds timeout) {
+    fmt::print(stderr, "cistron: error: some rank has not come to {} within {} s: MPI: look at what the ranks printed last\n",
+               call, std::chrono::duration<double>(timeout).count());
+    std::fflush(stderr);
+    std::_Exit(static_cast<int>(ErrorKind::kFailed));  // the launcher ends the others
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::thread thread_;
+};
+
 Membership join_world(const Options& options) {
+  const Bound bound("MPI_Init_thread", options.timeout);
   int provided = 0, rank = 0, size = 0;
   CISTRON_CHECK(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided) == MPI_SUCCESS,
                 "[mpi] MPI_Init_thread failed");
@@ -77,12 +114,13 @@ void run_mpi(const std::function<void(Communicator&)>& fn, const Options& option
   try {
     MpiCommunicator world(who, runtime, 0);
     fn(world);
-    world.barrier().wait();  // MPI_Finalize waits without a bound
+    world.barrier().wait();  // so that a rank that is late is named
   } catch (const Error& error) {
     abort_all(who.rank, error.what(), error.kind());
   } catch (const std::exception& error) {
     abort_all(who.rank, error.what(), ErrorKind::kFailed);
   }
+  const Bound bound("MPI_Finalize", options.timeout);
   MPI_Finalize();
 }
 
