@@ -1,10 +1,10 @@
 """Checkpoints, alone and in a run."""
 
-import json
 import shutil
 import subprocess
 
 import files
+from files import cut, flip, manifest
 
 INFO = "info @/c --json"
 RUN_INFO = "info @/run --json"
@@ -28,25 +28,6 @@ def run(change):
         (here / "run/checkpoints/latest").write_text("step-00000001\n")
         change(here / "run/checkpoints")
     return make
-
-
-def flip(name, at=-1):
-    def change(folder):
-        data = bytearray((folder / name).read_bytes())
-        data[at] ^= 0x10
-        (folder / name).write_bytes(bytes(data))
-    return change
-
-
-def cut(name, size):
-    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size])
-
-
-def manifest(**values):
-    def change(folder):
-        text = json.loads((folder / "manifest.json").read_text())
-        (folder / "manifest.json").write_text(json.dumps(text | values))
-    return change
 
 
 def two_half_written_ones(folder):

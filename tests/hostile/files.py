@@ -92,3 +92,24 @@ def bgzip(text, end_block=True):
 
 def gzipped(*members):
     return b"".join(gzip.compress(member, mtime=0) for member in members)
+
+
+# Changes of a folder that was made whole.
+
+def flip(name, at=-1):
+    def change(folder):
+        data = bytearray((folder / name).read_bytes())
+        data[at] ^= 0x10
+        (folder / name).write_bytes(bytes(data))
+    return change
+
+
+def cut(name, size):
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size])
+
+
+def manifest(**values):
+    def change(folder):
+        text = json.loads((folder / "manifest.json").read_text())
+        (folder / "manifest.json").write_text(json.dumps(text | values))
+    return change

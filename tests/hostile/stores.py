@@ -1,7 +1,8 @@
 """Token stores, through `cistron train`."""
 
-import json
 import subprocess
+
+from files import cut, flip, manifest
 
 TRAIN = ("train @/c.toml --out @/run")
 
@@ -18,25 +19,6 @@ def store(change):
             f'[data]\nstore = "{here}/store"\n')
         change(here / "store")
     return make
-
-
-def flip(name, at):
-    def change(folder):
-        data = bytearray((folder / name).read_bytes())
-        data[at] ^= 0x10
-        (folder / name).write_bytes(bytes(data))
-    return change
-
-
-def cut(name, size):
-    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size])
-
-
-def manifest(**values):
-    def change(folder):
-        text = json.loads((folder / "manifest.json").read_text())
-        (folder / "manifest.json").write_text(json.dumps(text | values))
-    return change
 
 
 def exchange(folder):
