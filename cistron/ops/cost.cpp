@@ -8,6 +8,7 @@
 #include "cistron/ops/grouped_gemm.h"
 #include "cistron/ops/grouped_swiglu.h"
 #include "cistron/ops/matmul.h"
+#include "cistron/ops/mxfp8_grouped_swiglu.h"
 #include "cistron/ops/optimizer.h"
 #include "cistron/ops/rms_norm.h"
 #include "cistron/ops/router.h"
@@ -33,6 +34,15 @@ double product(int64_t m, int64_t n, int64_t k) { return 2.0 * static_cast<doubl
 Cost grouped(const Groups& groups, const Tensor& a, const Tensor& b, const Tensor& weights) {
   return {.flops = product(groups.num_tokens() * groups.top_k(), weights.dim(1), weights.dim(2)),
           .bytes = routed_bytes(groups, a) + routed_bytes(groups, b) + bytes(weights)};
+}
+
+/// The same of operands in MXFP8, which are routed tensors or weights.
+template <class... Operands>
+Cost grouped_mxfp8(const Groups& groups, const MxOperand& weights, const Tensor& tensor, const Operands&... operands) {
+  const double share = static_cast<double>(groups.num_tokens() * groups.top_k()) / static_cast<double>(groups.max_rows());
+  const double routed = bytes(tensor) + (bytes(operands.elements, operands.scales) + ...);
+  return {.flops = product(groups.num_tokens() * groups.top_k(), weights.rows(), weights.depth()),
+          .bytes = share * routed + bytes(weights.elements, weights.scales)};
 }
 
 Cost attention(const AttentionShape& shape, double products, double moved) {
@@ -81,6 +91,11 @@ Cost cost_of(const GroupedSwigluBackward& a) {
   Cost cost = grouped(a.groups, a.dy, a.gate_up, a.w);
   cost.bytes += routed_bytes(a.groups, a.dgate_up) + routed_bytes(a.groups, a.act);
   return cost;
+}
+
+Cost cost_of(const Mxfp8GroupedSwigluForward& a) { return grouped_mxfp8(a.groups, a.w, a.gate_up, a.x, a.act); }
+Cost cost_of(const Mxfp8GroupedSwigluBackward& a) {
+  return grouped_mxfp8(a.groups, a.w, a.gate_up, a.dy, a.dgate_up.rows, a.dgate_up.columns, a.act);
 }
 
 Cost cost_of(const LinearCrossEntropy& a) {
