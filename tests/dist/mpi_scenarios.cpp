@@ -1,8 +1,10 @@
 #include "tests/dist/mpi_scenarios.h"
 
 #include <csignal>
+#include <fstream>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 
@@ -44,6 +46,50 @@ void large(Communicator& world) {
   }
 }
 
+// Numbers of mixed magnitude, so that another order of summation shows.
+float number(int rank, size_t i) {
+  const Rng rng(31, static_cast<uint64_t>(rank));
+  return static_cast<float>(static_cast<int64_t>(rng.bits(i) >> 40) - (1 << 23)) * (i % 3 == 0 ? 1e-3F : 1.0F);
+}
+
+float sum_at(int ranks, size_t i) {
+  float sum = number(0, i);
+  for (int rank = 1; rank < ranks; ++rank) sum += number(rank, i);
+  return sum;
+}
+
+int64_t peak_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (int64_t kilobytes = 0; word == "VmHWM:" && status >> kilobytes) return kilobytes << 10;
+  return 0;
+}
+
+// Reductions of far more than is ever held of the others' parts: in rank order, and within that memory.
+void pieces(Communicator& world) {
+  constexpr int64_t kRows = 5'000'003, kMost = int64_t{32} << 20;
+  std::vector<int64_t> rows(static_cast<size_t>(world.size()), 7);
+  rows[0] = kRows;
+  rows[1] = 0;
+  std::vector<float> whole(static_cast<size_t>(kRows + 7 * (world.size() - 2)));
+  for (size_t i = 0; i < whole.size(); ++i) whole[i] = number(world.rank(), i);
+  const int64_t mine = rows[static_cast<size_t>(world.rank())];
+  const int64_t first = std::accumulate(rows.begin(), rows.begin() + world.rank(), int64_t{0});
+  const auto check = [&](int64_t begin, int64_t count) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(begin + count); ++i)
+      CISTRON_CHECK(whole[i] == sum_at(world.size(), i), "[test] element {} is {}, not {}", i, whole[i], sum_at(world.size(), i));
+  };
+  const int64_t before = peak_memory();
+  const Tensor all = view_of(whole);
+  world.reduce_scatter(all, all.rows(first, mine), rows).wait();
+  CISTRON_CHECK(peak_memory() - before < kMost, "[test] {} bytes were taken", peak_memory() - before);
+  check(first, mine);
+  for (size_t i = 0; i < whole.size(); ++i) whole[i] = number(world.rank(), i);
+  world.all_reduce(all).wait();
+  CISTRON_CHECK(peak_memory() - before < kMost, "[test] {} bytes were taken", peak_memory() - before);
+  check(0, std::ssize(whole));
+}
+
 void late_in_a_part(Communicator& world) {
   const auto part = world.split(world.rank() / 2, "half");
   if (world.rank() == 3) sleep_long(world);
@@ -57,6 +103,7 @@ void run_scenario(const std::string& name, Communicator& world) {
   const std::map<std::string, Scenario> scenarios{
       {"well", odd([](Communicator& all) { sum(all, 1000); })},
       {"large", large},
+      {"pieces", pieces},
       {"throws", odd([](Communicator&) { throw Error(ErrorKind::kBadData, "bad record", "here", "mend it"); })},
       {"late", odd(sleep_long)},
       {"late_in_a_part", late_in_a_part},

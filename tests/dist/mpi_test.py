@@ -63,6 +63,10 @@ class Scenarios(unittest.TestCase):
         status, output = self.scenario("large", ranks=2)
         self.assertEqual(status, 0, output)
 
+    def test_reductions_go_by_pieces(self) -> None:
+        status, output = self.scenario("pieces", ranks=4)
+        self.assertEqual(status, 0, output)
+
     def test_a_rank_throws(self) -> None:
         self.fails("throws", "cistron: error: rank 1: bad record: here: mend it")
         self.assertEqual(self.scenario("throws")[0], 3)

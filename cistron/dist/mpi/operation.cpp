@@ -9,6 +9,8 @@ namespace cistron::dist {
 namespace {
 
 constexpr int64_t kMessage = int64_t{64} << 20;  // longest single message; MPI counts in 32 bits
+// A reduction holds no more of its peers' parts than this, or than kLeastPiece of each, whatever is reduced.
+constexpr int64_t kStaging = int64_t{16} << 20, kLeastPiece = int64_t{64} << 10;
 
 void check_mpi(int code, const char* call) {
   if (code == MPI_SUCCESS) return;
@@ -84,29 +86,49 @@ bool MpiOperation::messages_complete() {
 }
 
 void MpiOperation::exchange_bytes() {
-  const bool reduces = is_reduction(call_.signature.op);
   const auto me = static_cast<size_t>(who_.rank);
-  if (reduces) staging_.resize(static_cast<size_t>(call_.receives[me].bytes) * who_.members.size());
   for (const int peer : peers_in_turn()) {
     const auto i = static_cast<size_t>(peer);
-    const Segment& segment = call_.receives[i];
-    std::byte* to = reduces ? staging_.data() + segment.bytes * peer : call_.receive + segment.offset;
-    receive(peer, to, segment.bytes, bytes_tag());
+    receive(peer, call_.receive + call_.receives[i].offset, call_.receives[i].bytes, bytes_tag());
     send(peer, call_.send + call_.sends[i].offset, call_.sends[i].bytes, bytes_tag());
   }
-  if (!reduces)
-    copy_bytes(call_.receive + call_.receives[me].offset, call_.send + call_.sends[me].offset, call_.receives[me].bytes);
+  copy_bytes(call_.receive + call_.receives[me].offset, call_.send + call_.sends[me].offset, call_.receives[me].bytes);
 }
 
-void MpiOperation::reduce_own() {
+// Equal on all ranks, since all cut alike; of whole elements.
+int64_t MpiOperation::piece_bytes() const { return std::max(kLeastPiece, kStaging / who_.size() / kLeastPiece * kLeastPiece); }
+
+Segment MpiOperation::piece_of(const Segment& block) const {
+  const int64_t begin = std::min(reduced_, block.bytes);
+  return {block.offset + begin, std::min(piece_bytes(), block.bytes - begin)};
+}
+
+void MpiOperation::exchange_pieces() {
   const auto me = static_cast<size_t>(who_.rank);
-  const Segment& own = call_.receives[me];
-  std::vector<const std::byte*> sources(who_.members.size());
-  for (size_t i = 0; i < sources.size(); ++i) sources[i] = staging_.data() + static_cast<size_t>(own.bytes) * i;
-  sources[me] = call_.send + call_.sends[me].offset;
+  const int64_t own = piece_of(call_.receives[me]).bytes, longest = std::min(piece_bytes(), call_.receives[me].bytes);
+  if (staging_ == nullptr)
+    staging_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(longest) * who_.members.size());
+  for (const int peer : peers_in_turn()) {
+    const Segment theirs = piece_of(call_.sends[static_cast<size_t>(peer)]);
+    receive(peer, staging_.get() + own * peer, own, bytes_tag());
+    send(peer, call_.send + theirs.offset, theirs.bytes, bytes_tag());
+  }
+}
+
+void MpiOperation::reduce_piece() {
+  const auto me = static_cast<size_t>(who_.rank);
+  const Segment own = piece_of(call_.receives[me]);
+  std::vector<const std::byte*> sources;
+  for (int peer = 0; peer < who_.size(); ++peer) sources.push_back(staging_.get() + own.bytes * peer);
+  sources[me] = call_.send + piece_of(call_.sends[me]).offset;
   std::byte* const destination = call_.receive + own.offset;
   reduce(call_.signature, sources, {&destination, 1}, own.bytes);
-  staging_ = {};
+  reduced_ += piece_bytes();
+}
+
+// Every rank goes as many rounds as the longest block takes.
+bool MpiOperation::has_more_pieces() const {
+  return std::ranges::any_of(call_.sends, [&](const Segment& block) { return block.bytes > reduced_; });
 }
 
 void MpiOperation::exchange_reduced() {
@@ -119,12 +141,18 @@ void MpiOperation::exchange_reduced() {
 }
 
 MpiOperation::Stage MpiOperation::next_stage() {
-  if (stage_ == Stage::kHeaders) {
+  const bool reduces = is_reduction(call_.signature.op);
+  if (stage_ == Stage::kBytes && reduces) reduce_piece();
+  if (stage_ != Stage::kReduced && reduces && has_more_pieces()) {
+    exchange_pieces();
+    return Stage::kBytes;
+  }
+  staging_.reset();
+  if (stage_ == Stage::kHeaders && !reduces) {
     exchange_bytes();
     return Stage::kBytes;
   }
-  if (stage_ == Stage::kBytes && is_reduction(call_.signature.op)) reduce_own();
-  if (stage_ == Stage::kBytes && call_.signature.op == CollectiveOp::kAllReduce) {
+  if (stage_ != Stage::kReduced && call_.signature.op == CollectiveOp::kAllReduce) {
     exchange_reduced();
     return Stage::kReduced;
   }

@@ -47,7 +47,12 @@ class MpiOperation {
   Stage next_stage();
   void exchange_bytes();
   void exchange_reduced();
-  void reduce_own();
+  // Reductions go by pieces, so that what they hold of their peers' is bounded.
+  void exchange_pieces();
+  void reduce_piece();
+  [[nodiscard]] bool has_more_pieces() const;
+  [[nodiscard]] int64_t piece_bytes() const;
+  [[nodiscard]] Segment piece_of(const Segment& block) const;
   void send(int peer, const void* data, int64_t bytes, int tag);
   void receive(int peer, void* data, int64_t bytes, int tag);
   [[nodiscard]] std::vector<int> peers_in_turn() const;
@@ -60,9 +65,10 @@ class MpiOperation {
   int context_;
   Stage stage_ = Stage::kHeaders;
   std::vector<Header> sent_, received_;
-  std::vector<MPI_Request> requests_;  // MPI_REQUEST_NULL when complete
-  std::vector<Message> messages_;      // of each request
-  std::vector<std::byte> staging_;     // what a reduction gets, by peer
+  std::vector<MPI_Request> requests_;     // MPI_REQUEST_NULL when complete
+  std::vector<Message> messages_;         // of each request
+  std::unique_ptr<std::byte[]> staging_;  // a reduction's piece of each peer
+  int64_t reduced_ = 0;                   // bytes of every block
 };
 
 /// The process's part in MPI. Calls are made under its lock, by any thread.
