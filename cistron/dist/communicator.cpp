@@ -124,6 +124,7 @@ Pending Communicator::barrier() {
 }
 
 std::unique_ptr<Communicator> Communicator::split(int colour, std::string name) {
+  CISTRON_CHECK(!who_.device.is_meta(), "[split] a mesh for planning cannot be split");
   std::vector<int32_t> colours(who_.members.size());
   int32_t mine = colour;
   all_gather(Tensor::view(std::span(&mine, 1)), Tensor::view(std::span(colours))).wait();

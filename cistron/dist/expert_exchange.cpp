@@ -48,7 +48,9 @@ std::vector<Count> find_destinations(const ExpertLayout& layout, const Tensor& e
   std::vector<int32_t> ranks(top_k);
   for (size_t t = 0; t < static_cast<size_t>(experts.dim(0)); ++t) {
     for (size_t j = 0; j < top_k; ++j) {
-      ranks[j] = holder[static_cast<size_t>(chosen[t * top_k + j])];
+      const int32_t expert = chosen[t * top_k + j];
+      CISTRON_CHECK(expert >= 0 && expert < layout.experts, "[exchange] a token's expert is {} of {}", expert, layout.experts);
+      ranks[j] = holder[static_cast<size_t>(expert)];
       ++counts[static_cast<size_t>(ranks[j])].rows;
     }
     std::sort(ranks.begin(), ranks.end());
@@ -56,7 +58,6 @@ std::vector<Count> find_destinations(const ExpertLayout& layout, const Tensor& e
     const auto used = static_cast<size_t>(end - ranks.begin());
     for (size_t i = 0; i < width; ++i) out[t * width + i] = i < used ? ranks[i] : -1;
     for (auto rank = ranks.begin(); rank != end; ++rank) ++counts[static_cast<size_t>(*rank)].tokens;
-    ranks.resize(top_k);
   }
   return counts;
 }

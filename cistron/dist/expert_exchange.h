@@ -47,7 +47,7 @@ struct ExpertRoute {
   ExpertRoom room;      // here
 };
 
-/// `experts` [T, k] i32, numbers in the whole model.
+/// `experts` [T, k] i32, numbers in the whole model; others throw.
 ExpertRoute plan_route(Context& ctx, const Tensor& experts, int64_t num_experts);
 
 /// x [T, n] of each rank's tokens to [C, n] of the received tokens, any dtype. What lies past the last one is undefined.

@@ -123,6 +123,10 @@ void ThreadWork::wait() {
       deliver_one(lock);
       continue;
     }
+    if (meeting_->all_arrived()) {  // others deliver, which ends soon
+      world_->changed().wait(lock);
+      continue;
+    }
     check_missing();
     const bool late = world_->changed().wait_until(lock, deadline) == std::cv_status::timeout;
     if (late && !meeting_->all_arrived() && !world_->failure()) {

@@ -39,6 +39,9 @@ std::exception_ptr run_rank(ThreadWorld& world, Communicator& communicator, cons
   } catch (const std::exception& error) {
     world.fail(communicator.rank(), error.what());
     return std::current_exception();
+  } catch (...) {
+    world.fail(communicator.rank(), "something that is no exception of the library's");
+    return std::current_exception();
   }
   return nullptr;
 }

@@ -24,6 +24,9 @@ std::string run(const std::function<void()>& act, std::exception_ptr& thrown) {
   } catch (const std::exception& error) {
     thrown = std::current_exception();
     return failure_text(ErrorKind::kFailed, error.what());
+  } catch (...) {
+    thrown = std::current_exception();
+    return failure_text(ErrorKind::kFailed, "something that is no exception of the library's");
   }
 }
 

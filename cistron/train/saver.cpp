@@ -30,7 +30,7 @@ bool Saver::has_failed() {
   try {
     (void)background_->is_done(last_);
     return false;
-  } catch (const std::exception&) {
+  } catch (...) {
     return true;
   }
 }

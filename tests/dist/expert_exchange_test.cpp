@@ -109,6 +109,20 @@ TEST_P(Exchange, ATokenGoesOnceToEachRankOfItsExpertsAndThePartsAreAdded) {
   });
 }
 
+// A recorded choice may be anything.
+TEST_P(Exchange, AnExpertThatThereIsNotIsRefused) {
+  run([](Communicator& world) {
+    const Mesh mesh(world, {1, world.size()});
+    CpuContext ctx;
+    ctx.mesh = &mesh;
+    const Tensor experts = random_choices(ctx, 20, 2, 8, Choice::kRandom, 5);
+    for (const int32_t expert : {-1, 8, INT32_MAX}) {
+      experts.span<int32_t>()[39] = expert;
+      EXPECT_THAT(error_of([&] { (void)dist::plan_route(ctx, experts, 8); }), HasSubstr("a token's expert is"));
+    }
+  });
+}
+
 /// The headroom that would have been enough, by the exception; 0: none was thrown.
 double overflow_of(Context& ctx, const Tensor& experts, int64_t num_experts) {
   try {

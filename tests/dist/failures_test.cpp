@@ -67,6 +67,14 @@ TEST(DistFailures, TheFirstErrorIsThrownAgain) {
   }
 }
 
+TEST(DistFailures, WhatIsNoExceptionIsAFailureToo) {
+  const auto body = [](Communicator& world) {
+    if (world.rank() == 1) throw 7;
+    world.barrier().wait();
+  };
+  EXPECT_THROW(run_ranks(kRanks, body, {60s}), int);
+}
+
 TEST(DistFailures, ARankThatNeverArrivesIsNamed) {
   std::atomic<int> thrown = 0;
   const auto body = [&](Communicator& world) {

@@ -32,6 +32,7 @@ struct Recipe {
   double headroom = 1.25;
   int64_t experts = 5, top_k = 2;
   model::Experts kernel = model::Experts::kGrouped;
+  bool reshard = true;
   bool skewed = false;  // choices of experts as given: few experts at a time, in turns
 };
 
@@ -39,7 +40,8 @@ std::vector<Recipe> recipes() {
   return {{.name = "Natural"},
           {.name = "RecomputeReplicated", .recompute = model::Recompute::kLayer, .fsdp = false, .micro_batches = 1},
           {.name = "Skewed", .recompute = model::Recompute::kMlp, .skewed = true},
-          {.name = "SkewedOverflow", .tokens = 180, .micro_batches = 1, .headroom = 1.0, .skewed = true}};
+          {.name = "SkewedOverflow", .tokens = 180, .micro_batches = 1, .headroom = 1.0, .skewed = true},
+          {.name = "SkewedOverflowKept", .tokens = 180, .micro_batches = 1, .headroom = 1.0, .reshard = false, .skewed = true}};
 }
 
 EngineOptions options_of(const Recipe& recipe, const MeshShape& shape, int rank) {
@@ -54,7 +56,7 @@ EngineOptions options_of(const Recipe& recipe, const MeshShape& shape, int rank)
   options.micro_batches = recipe.micro_batches;
   options.weight_decay = 0.0;  // so that only a gradient changes a parameter
   options.headroom = recipe.headroom;
-  options.sharing = {.shape = shape, .rank = rank, .fsdp = recipe.fsdp};
+  options.sharing = {.shape = shape, .rank = rank, .fsdp = recipe.fsdp, .reshard_after_forward = recipe.reshard};
   return options;
 }
 
@@ -170,6 +172,9 @@ Trace train_on(const Recipe& recipe, const Recorded& data, dist::Mesh* mesh, Mis
   trace.held_out = evaluation.nll / static_cast<double>(evaluation.tokens);
   trace.end = own_rows(engine);
   trace.headroom = engine.headroom();
+  EngineOptions planned = options;
+  planned.headroom = trace.headroom;
+  EXPECT_EQ(engine.peak().gathered, Engine::plan(planned).gathered);  // steps that were begun anew left nothing behind
   return trace;
 }
 

@@ -86,6 +86,7 @@ TEST(MetaMesh, KnowsEveryRanksPlaceAndChecksShapes) {
   std::vector<float> host(4);
   const auto mesh = dist::meta_mesh({1, 2}, 0);
   EXPECT_THAT(error_of([&] { mesh->ep().all_reduce(view_of(host)).wait(); }), HasSubstr("not on meta"));
+  EXPECT_THAT(error_of([&] { (void)mesh->world().split(0, "part"); }), HasSubstr("cannot be split"));
 }
 
 TEST(Mesh, Description) {

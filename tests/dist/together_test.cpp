@@ -35,6 +35,19 @@ TEST(Together, WhereOneFailsAllThrowAndTheWorldGoesOn) {
   });
 }
 
+TEST(Together, WhatIsNoExceptionFailsOnAll) {
+  dist::run_ranks(3, [](Communicator& world) {
+    const auto act = [&] {
+      if (world.rank() == 2) throw 7;
+    };
+    if (world.rank() == 2) {
+      EXPECT_THROW(dist::together(world, act), int);
+    } else {
+      EXPECT_THAT([&] { dist::together(world, act); }, testing::ThrowsMessage<Error>(HasSubstr("rank 2 has failed")));
+    }
+  });
+}
+
 TEST(Background, RunsJobsInOrderAndWaitsForOne) {
   Background background([] {});
   std::vector<int> order;

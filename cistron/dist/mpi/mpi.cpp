@@ -119,6 +119,8 @@ void run_mpi(const std::function<void(Communicator&)>& fn, const Options& option
     abort_all(who.rank, error.what(), error.kind());
   } catch (const std::exception& error) {
     abort_all(who.rank, error.what(), ErrorKind::kFailed);
+  } catch (...) {
+    abort_all(who.rank, "something that is no exception of the library's", ErrorKind::kFailed);
   }
   const Bound bound("MPI_Finalize", options.timeout);
   MPI_Finalize();
