@@ -10,7 +10,6 @@
 #include "cistron/io/checksum.h"
 #include "cistron/io/json.h"
 #include "cistron/io/mapped_file.h"
-#include "cistron/nn/local_parameters.h"
 
 namespace cistron::train {
 
@@ -53,11 +52,10 @@ Shape shape_of(const json& dims, const fs::path& where) {
   return shape;
 }
 
-Manifest from_json(const json& body, int version, const fs::path& where) {
+Manifest from_json(const json& body, const fs::path& where) {
   Manifest manifest;
   for (const auto& [name, file] : body.at("files").items())
     manifest.files.push_back({file_name(name, where), file.at("bytes").get<int64_t>(), file.at("xxh64").get<std::string>()});
-  const bool has_optimizer = body.at("files").contains("optimizer.safetensors");
   for (const json& item : body.at("slices")) {
     Manifest::Slice slice{.parameter = item.at("name").get<std::string>(),
                           .shape = shape_of(item.at("shape"), where),
@@ -65,28 +63,20 @@ Manifest from_json(const json& body, int version, const fs::path& where) {
                           .count = item.at("count").get<int64_t>(),
                           .values = file_name(item.at("file"), where)};
     if (item.contains("moments")) slice.moments = file_name(item.at("moments"), where);
-    if (version == 1) {
-      const int64_t rows = nn::num_rows(slice.shape) / slice.shape[0];
-      slice.begin *= rows;
-      slice.count *= rows;
-      if (has_optimizer) slice.moments = "optimizer.safetensors";
-    }
     manifest.slices.push_back(std::move(slice));
   }
   return manifest;
 }
 
-int version_of(const json& manifest, const fs::path& path) {
+void check_whole(const json& manifest, const fs::path& path) {
   if (!manifest.is_object()) refuse_checkpoint("a broken manifest", path);
   if (manifest.at("format") != "cistron-checkpoint") refuse_checkpoint("not the manifest of a checkpoint", path);
   const json& version = manifest.at("version");
-  if (version != 1 && version != Manifest::kVersion)
-    refuse_checkpoint(fmt::format("a checkpoint of version {}, this program reads up to {}", version.dump(), Manifest::kVersion),
-                      path);
+  if (version != Manifest::kVersion)
+    refuse_checkpoint(fmt::format("a checkpoint of version {}, this program reads {}", version.dump(), Manifest::kVersion), path);
   json body = manifest;
   body.erase("xxh64");
   if (manifest.at("xxh64") != hex(checksum(body.dump()))) refuse_checkpoint("a wrong checksum", path);
-  return version.get<int>();
 }
 
 }  // namespace
@@ -115,7 +105,7 @@ Manifest::File describe_file(const fs::path& file) {
 std::string to_text(const Manifest& part) { return to_json(part).dump(); }
 
 Manifest from_text(const std::string& text, const fs::path& where) {
-  return from_json(io::parse_json(text, where.string()), Manifest::kVersion, where);
+  return from_json(io::parse_json(text, where.string()), where);
 }
 
 void write_manifest(const fs::path& directory, const Manifest& manifest) {
@@ -131,7 +121,8 @@ Manifest read_manifest(const fs::path& directory) {
   if (!fs::is_regular_file(path)) refuse_checkpoint("the checkpoint has no manifest", path);
   try {
     const json manifest = io::parse_json(read_text(path), path.string());
-    return from_json(manifest, version_of(manifest, path), path);
+    check_whole(manifest, path);
+    return from_json(manifest, path);
   } catch (const json::exception& error) {
     refuse_checkpoint(fmt::format("a broken manifest ({})", error.what()), path);
   }

@@ -28,7 +28,7 @@ struct Manifest {
   std::vector<Slice> slices;
 
   static constexpr const char* kName = "manifest.json";
-  static constexpr int kVersion = 2;  ///< 1, of one rank, counted rows of dim 0 and is read too
+  static constexpr int kVersion = 2;
 
   /// Of the ranks' parts: everything of all.
   void add(const Manifest& part);

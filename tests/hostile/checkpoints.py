@@ -48,7 +48,7 @@ CASES = [
     ("a checkpoint of another program", checkpoint(manifest(format="other")), INFO, 3,
      "not the manifest of a checkpoint: @/c/manifest.json: take another checkpoint; this one cannot be trusted"),
     ("a checkpoint of another version", checkpoint(manifest(version=3)), INFO, 3,
-     "a checkpoint of version 3, this program reads up to 2: @/c/manifest.json: take another checkpoint; this one cannot be trusted"),
+     "a checkpoint of version 3, this program reads 2: @/c/manifest.json: take another checkpoint; this one cannot be trusted"),
     ("a checkpoint's manifest that was altered", checkpoint(manifest(slices=[])), INFO, 3,
      "a wrong checksum: @/c/manifest.json: take another checkpoint; this one cannot be trusted"),
     ("a checkpoint's part is missing", checkpoint(lambda c: (c / "parameters.safetensors").unlink()), INFO, 3,
