@@ -28,8 +28,8 @@ class Queue {
   virtual void wait() = 0;
   /// How long the device takes for what `work` queues; waits.
   virtual double milliseconds(const std::function<void()>& work) = 0;
-  /// Throws where the device has failed; does not wait.
-  virtual void check() = 0;
+  /// All that was queued is done. Throws where the device has failed; does not wait.
+  virtual bool is_idle() = 0;
 };
 
 /// A queue of the device's own; null for the CPU and the meta device, which do everything at once.

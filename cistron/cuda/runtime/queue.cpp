@@ -95,13 +95,15 @@ class Stream final : public ops::Queue {
     return elapsed;
   }
 
-  void check() override {
+  bool is_idle() override {
     const DeviceGuard guard(device_);
     const cudaError_t code = cudaStreamQuery(stream_);
-    if (code == cudaErrorNotReady)
+    if (code == cudaErrorNotReady) {
       static_cast<void>(cudaGetLastError());  // it is recorded as an error, which the next launch's check would find
-    else
-      CISTRON_CUDA_CHECK(code);
+      return false;
+    }
+    CISTRON_CUDA_CHECK(code);
+    return true;
   }
 
  private:
