@@ -1,5 +1,6 @@
 #include "cistron/nn/sharing.h"
 
+#include "cistron/core/error.h"
 #include "cistron/nn/replicated_parameters.h"
 #include "cistron/nn/sharded_parameters.h"
 
@@ -28,6 +29,8 @@ std::vector<HeldRows> rows_of_rank(const std::vector<const Parameter*>& paramete
 std::unique_ptr<LocalParameters> make_parameters(const std::vector<const Parameter*>& parameters, Precision precision,
                                                  const ParameterArenas& arenas, const Sharing& sharing, const dist::Mesh* mesh) {
   if (sharing.shape.size() == 1) return std::make_unique<LocalParameters>(parameters, precision, arenas);
+  CISTRON_CHECK(mesh != nullptr || arenas.parameters->device().is_meta(), "[parameters] {} ranks share them and no mesh is given",
+                sharing.shape.size());
   if (sharing.fsdp) return std::make_unique<ShardedParameters>(parameters, precision, arenas, sharing, mesh);
   return std::make_unique<ReplicatedParameters>(parameters, precision, arenas, sharing, mesh);
 }

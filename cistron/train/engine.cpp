@@ -43,6 +43,21 @@ std::shared_ptr<Arena> planned_arena(const char* name, const Device& device, int
   return Arena::planned(name, device, ops::device_memory(device), bytes);
 }
 
+// Whoever looks at a pass's values, until it ends, however it does.
+class Observed {
+ public:
+  template <class Look>
+  Observed(Context& ctx, const Look& look) : ctx_(ctx) {
+    ctx_.observe = look;
+  }
+  ~Observed() { ctx_.observe = nullptr; }
+  Observed(const Observed&) = delete;
+  Observed& operator=(const Observed&) = delete;
+
+ private:
+  Context& ctx_;
+};
+
 // The least of the ranks' texts that are not empty, with the rank that gave it.
 std::string first_of_ranks(dist::Communicator& world, const std::string& mine) {
   std::string first;
@@ -187,7 +202,6 @@ void Engine::with_room(const Run& run) {
     try {
       return run();
     } catch (const dist::Overflow& overflow) {
-      ctx_.observe = nullptr;
       parameters_->abandon_pass();
       raise_headroom(overflow.enough());
     }
@@ -281,7 +295,11 @@ void Engine::queue_step(std::span<const nn::Batch> micro_batches, double label_w
   ++state_.step;
   set_state(label_weight, learning_rate);
   inputs_.upload(ctx_, micro_batches, state_);
+  launch();
   under_way_.push_back({.step = state_.step, .label_weight = label_weight});
+}
+
+void Engine::launch() {
   if (queue_ == nullptr || !options_.record) return run_step();
   if (recorded_ == nullptr && recorded_shape_ == inputs_.shape()) recorded_ = queue_->record([this] { run_step(); });
   if (recorded_ != nullptr && recorded_shape_ == inputs_.shape()) return recorded_->replay();
@@ -340,9 +358,8 @@ std::string Engine::find_nonfinite(std::span<const nn::Batch> micro_batches, dou
   with_room([&] {
     first.clear();
     seen = 0;
-    ctx_.observe = look;
+    const Observed observed(ctx_, look);
     backward();
-    ctx_.observe = nullptr;
   });
   for (const auto& entry : parameters_->entries()) look("gradient of " + entry.parameter->name, entry.grad);
   if (ctx_.mesh != nullptr) first = first_of_ranks(ctx_.mesh->world(), first);

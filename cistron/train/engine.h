@@ -50,7 +50,7 @@ struct StepResult {
   double loss = 0.0;  ///< mean cross-entropy over the labels' weights
   model::RouterSummary router;
   double grad_norm = 0.0;  ///< before clipping
-  bool finite = true;      ///< false: nothing was updated
+  bool finite = true;      ///< false: nothing was updated, nor will a later step of this engine update anything
 };
 
 class Engine {
@@ -121,6 +121,7 @@ class Engine {
   void with_room(const Run& run);
   void set_state(double label_weight, double learning_rate);
   void run_step();
+  void launch();
   void backward();
   void evaluate_part(int64_t tokens);
   void sum_over_ranks(const Tensor& tensor) const;

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cistron/core/error.h"
+#include "cistron/core/host_memory.h"
 #include "cistron/dist/check_same.h"
 #include "cistron/io/checksum.h"
 #include "cistron/io/mapped_file.h"
@@ -87,12 +88,23 @@ std::string Ranks::lines(const std::string& mine) const {
   return text;
 }
 
-int64_t Ranks::sum_on_this_host(int64_t number) const {
-  const auto all = dist::gather_texts(world_, fmt::format("{} {}", number, host_name()));
-  int64_t sum = 0;
-  for (const std::string& text : all)
-    if (text.substr(text.find(' ') + 1) == host_name()) sum += std::stoll(text);
-  return sum;
+// What is available is asked for before any rank can have gone on and taken its part.
+void Ranks::check_memory(int64_t needed) const {
+  const std::string host = host_name();
+  int64_t sum = 0, available = INT64_MAX;
+  for (const std::string& text : dist::gather_texts(world_, fmt::format("{} {} {}", needed, available_host_memory(), host))) {
+    std::istringstream words(text);
+    int64_t needs = 0, sees = 0;
+    std::string where;
+    words >> needs >> sees >> where;
+    if (where != host) continue;
+    sum += needs;
+    available = std::min(available, sees);
+  }
+  if (sum > available)
+    throw Error(ErrorKind::kOutOfSpace, "not enough memory for the ranks of this machine",
+                fmt::format("{} bytes in all, {} are available", sum, available),
+                "see cistron plan for layouts that fit, or use more machines");
 }
 
 int threads_of_rank(dist::Communicator& world, int64_t threads) {

@@ -29,8 +29,9 @@ class Ranks {
   [[nodiscard]] int largest(int number) const;
   /// `mine` of each, a line a rank: "  rank 0: ...".
   [[nodiscard]] std::string lines(const std::string& mine) const;
-  /// The sum over the ranks that share this machine's memory.
-  [[nodiscard]] int64_t sum_on_this_host(int64_t number) const;
+  /// Throws Error(kOutOfSpace), on all ranks of a machine alike, where together they need more bytes than it has. Each rank gives
+  /// its own need; none may take its memory before.
+  void check_memory(int64_t needed) const;
 
  private:
   dist::Communicator& world_;

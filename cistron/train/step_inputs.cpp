@@ -90,6 +90,8 @@ void StepInputs::upload(Context& ctx, std::span<const nn::Batch> batches, StepSt
     const int64_t tokens = batches[i].num_tokens();
     CISTRON_CHECK(!batches[i].choices.defined(), "[step] recorded choices of experts are taken on the CPU alone");
     CISTRON_CHECK(tokens <= tokens_, "[step] a batch of {} tokens, room for {}", tokens, tokens_);
+    CISTRON_CHECK(batches[i].cu_seqlens.dim(0) <= sequences_ + 1, "[step] {} sequences in a batch, room for {}",
+                  batches[i].cu_seqlens.dim(0) - 1, sequences_);
     write(batches[i], place(host, i, tokens));
     batches_.push_back(place(device_, i, tokens));
   }

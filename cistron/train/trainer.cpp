@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "cistron/core/error.h"
-#include "cistron/core/host_memory.h"
 #include "cistron/data/pad.h"
 #include "cistron/data/split.h"
 #include "cistron/dist/single.h"
@@ -104,11 +103,7 @@ void Trainer::describe(const MemoryPlan& plan, int threads) {
   if (ranks_.size() == 1) return progress_.say(model + mine);
   const std::string mesh = dist::describe(ranks_.mesh().shape(), config_.model.experts);
   progress_.say(model + mesh.substr(0, mesh.find_last_not_of('\n') + 1) + ranks_.lines(mine));
-  const int64_t needed = ranks_.sum_on_this_host(plan.total());
-  if (const int64_t available = available_host_memory(); needed > available)
-    throw Error(ErrorKind::kOutOfSpace, "not enough memory for the ranks of this machine",
-                fmt::format("{} bytes in all, {} are available", needed, available),
-                "see cistron plan for layouts that fit, or use more machines");
+  ranks_.check_memory(plan.total());
 }
 
 void Trainer::resume() {

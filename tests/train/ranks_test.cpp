@@ -1,4 +1,6 @@
 // Training on several ranks that share the parameters: the numbers must be those of one rank, to rounding.
+#include "cistron/train/ranks.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +9,7 @@
 #include <mutex>
 
 #include "cistron/core/error.h"
+#include "cistron/core/host_memory.h"
 #include "tests/train/ranks_support.h"
 
 namespace cistron::train {
@@ -143,6 +146,28 @@ TEST_P(Ranks, FillThePlanToWithinThreePercentWhereTheBatchIsFull) {
     if (world.rank() != 0) return;
     EXPECT_GE(103 * peak, 100 * plan) << peak << " of " << plan;
   });
+}
+
+TEST(RanksOfOneMachine, NeedTheirMemoryTogether) {
+  dist::run_ranks(3, [](dist::Communicator& world) {
+    RunConfig config;
+    config.model = test::tiny_model();
+    const cistron::train::Ranks ranks(world, config, 0);
+    const int64_t available = available_host_memory();
+    EXPECT_NO_THROW(ranks.check_memory(available / 10));
+    EXPECT_THAT([&] { ranks.check_memory(available / 10 * 6); },
+                testing::ThrowsMessage<Error>(testing::HasSubstr("not enough memory for the ranks of this machine")));
+    EXPECT_NO_THROW(ranks.check_memory(world.rank() == 0 ? available / 10 * 6 : 0));
+  });
+}
+
+TEST(RanksWithoutAMesh, AreRefused) {
+  for (const bool fsdp : {false, true}) {
+    EngineOptions options = model();
+    options.sharing = {.shape = {2, 1}, .fsdp = fsdp};
+    EXPECT_THAT([&] { Engine(options, Engine::plan(options), nullptr, nullptr); },
+                testing::ThrowsMessage<Error>(testing::HasSubstr("no mesh is given")));
+  }
 }
 
 std::string name_of(const testing::TestParamInfo<RanksOptions>& info) {
