@@ -117,8 +117,9 @@ void print_text(const Options& o, const Measured& m) {
       static_cast<double>(peak_resident_bytes()) / 1e6);
   if (m.launches > 0) fmt::print("{} kernels a step\n", m.launches);
   if (m.ceilings.tflops > 0)
-    fmt::print("D {:.0f} TFLOP/s, C {:.0f} GB/s; the step's products at {:.1f}% of D\n", m.ceilings.tflops,
-               m.ceilings.gigabytes_per_second, 100 * m.tflops / m.ceilings.tflops);
+    fmt::print("D {:.{}f} TFLOP/s, C {:.{}f} GB/s; the step's products at {:.1f}% of D\n", m.ceilings.tflops,
+               m.options.device.is_cuda() ? 0 : 3, m.ceilings.gigabytes_per_second, m.options.device.is_cuda() ? 0 : 1,
+               100 * m.tflops / m.ceilings.tflops);
 }
 
 nlohmann::ordered_json to_json(const Options& o, const Measured& m) {
@@ -148,7 +149,7 @@ int run_bench_train(const Options& o) {
   Measured m{.options = options, .plan = train::Engine::plan(options)};
   ThreadPool pool(o.threads);
   m.threads = pool.num_threads();
-  if (options.device.is_cuda()) m.ceilings = measure_ceilings(options.device);
+  if (options.device.is_cuda() || o.profile) m.ceilings = measure_ceilings(options.device, options.precision, &pool);
   train::Engine engine(options, m.plan, &pool);
   engine.initialise(1);
   const data::PackedBatch packed = random_batch(o, options.model.vocabulary);
@@ -165,8 +166,11 @@ int run_bench_train(const Options& o) {
   if (o.profile) {
     const nn::Batch batch = nn::view_of(packed);
     const double pairs = static_cast<double>(o.batch) * static_cast<double>(o.seq) * static_cast<double>(o.seq + 1) / 2;
-    const auto operations = engine.profile(std::span(&batch, 1), static_cast<double>(packed.label_count));
-    print_profile(summarise(operations, m.ceilings, pairs), o.json);
+    constexpr int kSteps = 5;
+    std::vector<std::vector<ops::TimedOperation>> steps;
+    for (int i = 0; i < kSteps; ++i)
+      steps.push_back(engine.profile(std::span(&batch, 1), static_cast<double>(packed.label_count)));
+    print_profile(summarise(steps, m.ceilings, pairs), o.json);
   }
   return kDone;
 }
@@ -186,7 +190,8 @@ void add_bench(CLI::App& app, Run& run) {
   verb->add_option("--layers", o->layers, "Instead of the preset's")->check(positive);
   verb->add_option("--vocabulary", o->vocabulary, "Instead of the preset's")->check(positive);
   verb->add_option("--clip", o->clip, "Of the gradient's norm; 0: none")->check(CLI::NonNegativeNumber)->capture_default_str();
-  verb->add_flag("--profile", o->profile, "One more step, operation by operation: times, shares, and ratios to D or C");
+  verb->add_flag("--profile", o->profile,
+                 "Five more steps, operation by operation: medians, shares, rates, and ratios to D or C");
   verb->add_option("--batch", o->batch, "Sequences in a step")->check(positive)->capture_default_str();
   verb->add_option("--seq", o->seq, "Tokens of each, at least 2")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -19,21 +20,30 @@ namespace cistron::apps {
 
 namespace {
 
-double median_milliseconds(ops::Queue& queue, const std::function<void()>& work) {
+double median_of(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
+  return values[values.size() / 2];
+}
+
+/// `queue`: null where work is done when it returns.
+double median_milliseconds(ops::Queue* queue, const std::function<void()>& work) {
+  using Clock = std::chrono::steady_clock;
   std::vector<double> times;
   for (int i = 0; i < 12; ++i) {
-    const double time = queue.milliseconds(work);
-    if (i >= 3) times.push_back(time);
+    const auto start = Clock::now();
+    const double on_device = queue != nullptr ? queue->milliseconds(work) : (work(), 0.0);
+    const std::chrono::duration<double, std::milli> on_host = Clock::now() - start;
+    if (i >= 3) times.push_back(queue != nullptr ? on_device : on_host.count());
   }
-  std::ranges::nth_element(times, times.begin() + std::ssize(times) / 2);
-  return times[times.size() / 2];
+  return median_of(times);
 }
 
 // A million random values, over and over: more than any tile or cache line would notice.
+template <class T>
 void fill_random(Context& ctx, const Tensor& matrix, uint64_t stream) {
   const Rng rng(1, stream);
-  std::vector<bf16> values(size_t{1} << 20);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = bf16(static_cast<float>(rng.uniform(i) - 0.5));
+  std::vector<T> values(size_t{1} << 20);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = T(static_cast<float>(rng.uniform(i) - 0.5));
   const std::span pattern = std::as_bytes(std::span(values));
   ops::write_pieces(ctx, matrix, [&](int64_t begin, std::span<std::byte> piece) {
     for (size_t at = 0; at < piece.size();) {
@@ -45,48 +55,79 @@ void fill_random(Context& ctx, const Tensor& matrix, uint64_t stream) {
   });
 }
 
+Tensor random_matrix(Context& ctx, int64_t side, uint64_t stream) {
+  const Tensor matrix = ctx.empty({side, side});
+  ctx.precision == Precision::kBF16 ? fill_random<bf16>(ctx, matrix, stream) : fill_random<float>(ctx, matrix, stream);
+  return matrix;
+}
+
+// On a CPU by all its threads.
+void copy_all(Context& ctx, const Tensor& from, const Tensor& to) {
+  if (!ctx.device.is_cpu()) return ops::copy(ctx, {.x = from, .out = to});
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  ctx.parallel_for(from.bytes() / kPiece,
+                   [&](int64_t i) { std::memcpy(to.data<uint8_t>() + i * kPiece, from.data<uint8_t>() + i * kPiece, kPiece); });
+}
+
+struct Sums {
+  int64_t calls = 0;
+  double milliseconds = 0.0, flops = 0.0, bytes = 0.0;
+};
+
+ProfileRow row_of(const std::string& op, const Sums& sums, const Ceilings& ceilings) {
+  ProfileRow row{.op = op, .calls = sums.calls, .milliseconds = sums.milliseconds};
+  const double by_products = sums.flops / ceilings.tflops / 1e9, by_bytes = sums.bytes / ceilings.gigabytes_per_second / 1e6;
+  row.ratio = std::max(by_products, by_bytes) / sums.milliseconds;
+  if (row.ratio == 0) return row;
+  row.ceiling = by_products > by_bytes ? 'D' : 'C';
+  (row.ceiling == 'D' ? row.tflops : row.gigabytes_per_second) =
+      row.ceiling == 'D' ? sums.flops / sums.milliseconds / 1e9 : sums.bytes / sums.milliseconds / 1e6;
+  return row;
+}
+
+std::string rate_of(const ProfileRow& row) {
+  if (row.ceiling == 'D') return fmt::format("{:.3f} TFLOP/s", row.tflops);
+  if (row.ceiling == 'C') return fmt::format("{:.1f} GB/s", row.gigabytes_per_second);
+  return "";
+}
+
 }  // namespace
 
-Ceilings measure_ceilings(const Device& device) {
-  constexpr int64_t kSide = 8192, kCopied = int64_t{1} << 30;
+Ceilings measure_ceilings(const Device& device, Precision precision, ThreadPool* pool) {
+  const int64_t side = device.is_cpu() ? 2048 : 8192, copied = int64_t{1} << (device.is_cpu() ? 28 : 30);
   const auto queue = ops::make_queue(device);
   Context ctx{.device = device,
               .arena = Arena::growing("ceilings", device, ops::device_memory(device)),
-              .stream = queue->stream(),
-              .precision = Precision::kBF16};
-  const Tensor x = ctx.empty({kSide, kSide}), w = ctx.empty({kSide, kSide}), out = ctx.empty({kSide, kSide});
-  fill_random(ctx, x, 0);
-  fill_random(ctx, w, 1);
-  const Tensor from = ctx.empty({kCopied}, DType::kU8), to = ctx.empty({kCopied}, DType::kU8);
-  const double product = median_milliseconds(*queue, [&] { ops::matmul_forward(ctx, {.x = x, .w = w, .out = out}); });
-  const double copy = median_milliseconds(*queue, [&] { ops::copy(ctx, {.x = from, .out = to}); });
-  return {.tflops = 2e-9 * kSide * kSide * kSide / product, .gigabytes_per_second = 2e-6 * kCopied / copy};
+              .pool = pool,
+              .stream = queue == nullptr ? nullptr : queue->stream(),
+              .precision = device.is_cpu() && precision == Precision::kF32 ? Precision::kF32 : Precision::kBF16};
+  const Tensor x = random_matrix(ctx, side, 0), w = random_matrix(ctx, side, 1), out = ctx.empty({side, side});
+  const Tensor from = ctx.empty({copied}, DType::kU8), to = ctx.empty({copied}, DType::kU8);
+  const double product = median_milliseconds(queue.get(), [&] { ops::matmul_forward(ctx, {.x = x, .w = w, .out = out}); });
+  const double copy = median_milliseconds(queue.get(), [&] { copy_all(ctx, from, to); });
+  const auto flops = 2.0 * static_cast<double>(side) * static_cast<double>(side) * static_cast<double>(side);
+  return {.tflops = 1e-9 * flops / product, .gigabytes_per_second = 2e-6 * static_cast<double>(copied) / copy};
 }
 
-std::vector<ProfileRow> summarise(const std::vector<ops::TimedOperation>& operations, const Ceilings& ceilings, double pairs) {
-  struct Sums {
-    int64_t calls = 0;
-    double milliseconds = 0.0, flops = 0.0, bytes = 0.0;
-  };
+std::vector<ProfileRow> summarise(const std::vector<std::vector<ops::TimedOperation>>& steps, const Ceilings& ceilings,
+                                  double pairs) {
   std::map<std::string, Sums> by_name;
   double whole = 0.0;
-  for (const auto& [op, milliseconds, cost] : operations) {
+  for (size_t i = 0; i < steps.front().size(); ++i) {
+    std::vector<double> times;
+    for (const auto& step : steps) times.push_back(step.at(i).milliseconds);
+    const auto& [op, _, cost] = steps.front()[i];
     Sums& sums = by_name[op];
     ++sums.calls;
-    sums.milliseconds += milliseconds;
+    sums.milliseconds += median_of(times);
     sums.flops += cost.flops + cost.pair_flops * pairs;
     sums.bytes += cost.bytes;
-    whole += milliseconds;
+    whole += median_of(times);
   }
   std::vector<ProfileRow> rows;
   for (const auto& [op, sums] : by_name) {
-    ProfileRow row{.op = op, .calls = sums.calls, .milliseconds = sums.milliseconds, .share = sums.milliseconds / whole};
-    if (ceilings.tflops > 0) {
-      const double by_products = sums.flops / ceilings.tflops / 1e9, by_bytes = sums.bytes / ceilings.gigabytes_per_second / 1e6;
-      row.ratio = std::max(by_products, by_bytes) / sums.milliseconds;
-      if (row.ratio > 0) row.ceiling = by_products > by_bytes ? 'D' : 'C';
-    }
-    rows.push_back(row);
+    rows.push_back(row_of(op, sums, ceilings));
+    rows.back().share = sums.milliseconds / whole;
   }
   std::ranges::sort(rows, std::greater(), &ProfileRow::milliseconds);
   return rows;
@@ -95,16 +136,20 @@ std::vector<ProfileRow> summarise(const std::vector<ops::TimedOperation>& operat
 void print_profile(const std::vector<ProfileRow>& rows, bool json) {
   double whole = 0.0;
   for (const auto& row : rows) whole += row.milliseconds;
-  if (!json) fmt::print("{:<24} {:>6} {:>10} {:>7} {:>9}\n", "operation", "calls", "ms", "share", "of D or C");
+  if (!json) fmt::print("{:<24} {:>6} {:>10} {:>7} {:>15} {:>9}\n", "operation", "calls", "ms", "share", "rate", "of D or C");
   for (const auto& row : rows) {
     if (json) {
       nlohmann::ordered_json line{{"name", "train/" + row.op}, {"calls", row.calls}, {"milliseconds", row.milliseconds},
-                                  {"share", row.share},        {"ratio", nullptr},   {"ceiling", nullptr}};
+                                  {"share", row.share},        {"tflops", nullptr},  {"gigabytes_per_second", nullptr},
+                                  {"ratio", nullptr},          {"ceiling", nullptr}};
       if (row.ratio > 0) line["ratio"] = row.ratio, line["ceiling"] = std::string(1, row.ceiling);
+      if (row.ceiling == 'D') line["tflops"] = row.tflops;
+      if (row.ceiling == 'C') line["gigabytes_per_second"] = row.gigabytes_per_second;
       fmt::print("{}\n", line.dump());
     } else {
       const std::string ratio = row.ratio > 0 ? fmt::format("{:.2f} {}", row.ratio, row.ceiling) : "";
-      fmt::print("{:<24} {:>6} {:>10.3f} {:>6.1f}% {:>9}\n", row.op, row.calls, row.milliseconds, 100 * row.share, ratio);
+      fmt::print("{:<24} {:>6} {:>10.3f} {:>6.1f}% {:>15} {:>9}\n", row.op, row.calls, row.milliseconds, 100 * row.share,
+                 rate_of(row), ratio);
     }
   }
   if (!json) fmt::print("{:<24} {:>6} {:>10.3f}\n", "sum", "", whole);

@@ -1,5 +1,5 @@
 #pragma once
-// What `cistron bench` compares with: what the card can do, and where a step's time goes.
+// What `cistron bench` compares with: what the device can do, and where a step's time goes.
 #include <string>
 #include <vector>
 
@@ -9,23 +9,28 @@ namespace cistron::apps {
 
 /// Measured in this process on random data, as medians.
 struct Ceilings {
-  double tflops = 0.0;                ///< D: a dense bf16 product of 8192^3
-  double gigabytes_per_second = 0.0;  ///< C: a copy on the device, counting what is read and what is written
+  double tflops = 0.0;                ///< D: a dense product of 8192^3 in bf16; on a CPU of 2048^3 in the recipe's dtype
+  double gigabytes_per_second = 0.0;  ///< C: a copy of 1 GiB, counting what is read and what is written; on a CPU of 256 MiB
 };
-Ceilings measure_ceilings(const Device& device);
+/// `pool`: of a CPU, as the step will have it.
+Ceilings measure_ceilings(const Device& device, Precision precision, ThreadPool* pool);
 
 /// All calls of one operation.
 struct ProfileRow {
   std::string op;
   int64_t calls = 0;
   double milliseconds = 0.0;
-  double share = 0.0;  ///< of the whole step
-  double ratio = 0.0;  ///< the time that D or C alone would take, over the time it took; 0: no ceiling is known
-  char ceiling = ' ';  ///< 'D' or 'C', whichever takes longer
+  double share = 0.0;                 ///< of the sum
+  double tflops = 0.0;                ///< of its products, where D is its ceiling
+  double gigabytes_per_second = 0.0;  ///< of its operands, where C is
+  double ratio = 0.0;                 ///< the time that D or C alone would take, over the time it took; 0: the cost is not known
+  char ceiling = ' ';                 ///< 'D' or 'C', whichever takes longer
 };
 
-/// The longest first. `pairs`: of tokens that attention multiplies in one layer.
-std::vector<ProfileRow> summarise(const std::vector<ops::TimedOperation>& operations, const Ceilings& ceilings, double pairs);
+/// The longest first. `steps`: of one shape, whose operations' medians count. `pairs`: of tokens that attention multiplies in one
+/// layer.
+std::vector<ProfileRow> summarise(const std::vector<std::vector<ops::TimedOperation>>& steps, const Ceilings& ceilings,
+                                  double pairs);
 void print_profile(const std::vector<ProfileRow>& rows, bool json);
 
 }  // namespace cistron::apps
