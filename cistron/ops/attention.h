@@ -5,8 +5,9 @@
 // are legal.
 //   out[i] = sum over j of softmax_j(scale q_i k_j) v_j,   j <= i if causal;   lse[h, i] = log sum_j exp(scale q_i k_j)
 // Blockwise with an online softmax (Dao, "FlashAttention-2", 2023): no [S, S] array is kept. Softmax in f32.
-// On the CPU in f32 a sequence has the same bits alone and packed. On CUDA head_dim is at most 256 and scale positive; in bf16,
-// where head_dim is a multiple of 8, probabilities and score gradients are rounded to bf16 for the products that follow.
+// On the CPU in f32 a sequence has the same bits alone and packed. On CUDA head_dim is at most 256 and scale positive. In bf16
+// probabilities and score gradients are rounded to bf16 for the products that follow: on CUDA where head_dim is a multiple of 8,
+// on a CPU where it multiplies bf16 fast.
 #include "cistron/core/context.h"
 
 namespace cistron::ops {

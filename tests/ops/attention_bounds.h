@@ -1,7 +1,7 @@
 #pragma once
 // Errors that attention in f32 may have against float64, to first order in u = 2^-24, element by element. Tensor cores add 16
-// products to a sum at once, each cut at 2^-23 of the largest: 2.2 u a product instead of u. There probabilities and score
-// gradients are rounded to bf16 before the products that follow: `tile_rounding`, relative.
+// products to a sum at once, each cut at 2^-23 of the largest: 2.2 u a product instead of u. Where products take
+// bf16, probabilities and score gradients are rounded before those that follow: `tile_rounding`, relative.
 #include <algorithm>
 #include <cmath>
 

@@ -1,39 +1,46 @@
 #pragma once
-// What attention's forward and backward share. A sequence's heads are copied into f32 blocks of 64 rows, zeros behind the last,
-// so every product has one of four shapes whatever the sequence's length and place: its bits depend on nothing else. Scores are
-// kept transposed, [keys, queries]: sixteen queries lie in the lanes of a vector, and a softmax never adds across lanes.
+// What attention's forward and backward share. A sequence's heads are copied into blocks of 64 rows, zeros behind the last, and a
+// block of queries meets up to 256 keys at once: so products have few shapes, which depend on a row's place in its sequence and
+// on the sequence's length alone, and so do their bits. Operands of the products are bf16 where activations are and the processor
+// multiplies it fast, else f32; sums are f32. Scores are kept transposed, [keys, queries]: sixteen queries lie in the lanes of a
+// vector, and a softmax never adds across lanes.
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <vector>
 
 #include "cistron/core/checked.h"
 #include "cistron/cpu/fast/onednn.h"
+#include "cistron/cpu/fast/parallel.h"
 #include "cistron/cpu/fast/vec_math.h"
 #include "cistron/ops/attention.h"
 
 namespace cistron::cpu::attention {
 
 constexpr int64_t kBlock = 64;
+constexpr int64_t kMostKeys = 256;  // of a product: a thread's arrays of scores stay in a cache of 512 KiB
+constexpr int64_t kMostScores = kMostKeys * kBlock;
 using I16 = int32_t __attribute__((vector_size(64)));  // NOLINT(modernize-use-using)
-using Scores = std::array<float, kBlock * kBlock>;     // [key, query]
 using PerQuery = std::array<float, kBlock>;
 
-/// f32 on cache lines; keeps its size from one use to the next.
+template <class T>
+constexpr DType kTypeOf = std::is_same_v<T, bf16> ? DType::kBF16 : DType::kF32;
+
+/// On cache lines; keeps its size from one use to the next.
+template <class T>
 class Buffer {
  public:
   /// Uninitialised; count > 0.
-  float* get(int64_t count) {
-    lines_.resize(std::max(lines_.size(), static_cast<size_t>(ceil_div(count, kLanes))));
+  T* get(int64_t count) {
+    lines_.resize(std::max(lines_.size(), static_cast<size_t>(ceil_div(count, kPerLine))));
     return lines_.data()->values;
   }
-  float* zeros(int64_t count) {
-    std::fill_n(get(count), count, 0.0F);
-    return lines_.data()->values;
-  }
+  T* zeros(int64_t count) { return std::fill_n(get(count), count, T(0.0F)) - count; }
 
  private:
+  static constexpr int64_t kPerLine = 64 / int64_t{sizeof(T)};
   struct alignas(64) Line {
-    float values[kLanes];
+    T values[kPerLine];
   };
   std::vector<Line> lines_;
 };
@@ -58,15 +65,18 @@ inline int64_t value_column(const ops::AttentionShape& s, int64_t kv_head) {
   return (s.num_heads + s.num_kv_heads + kv_head) * s.head_dim;
 }
 
-/// block[0:padded_rows, dim] = scale x rows [first, first + rows), zeros behind.
-template <class T>
-void pack(const Head<T>& head, int64_t first, int64_t rows, int64_t padded_rows, float scale, float* block) {
+/// block[0:padded_rows, dim] = rows [first, first + rows), zeros behind.
+template <class T, class B>
+void pack(const Head<T>& head, int64_t first, int64_t rows, int64_t padded_rows, B* block) {
   for (int64_t r = 0; r < rows; ++r) {
     const T* from = head.data + (first + r) * head.ld;
-    float* to = block + r * head.dim;
-    for_lanes(head.dim, [&](const Lanes& lanes) { lanes.store(to, lanes.load(from) * scale); });
+    B* to = block + r * head.dim;
+    if constexpr (std::is_same_v<T, B>)
+      std::copy_n(from, head.dim, to);
+    else
+      for_lanes(head.dim, [&](const Lanes& lanes) { lanes.store(to, lanes.load(from)); });
   }
-  std::fill_n(block + rows * head.dim, (padded_rows - rows) * head.dim, 0.0F);
+  std::fill_n(block + rows * head.dim, (padded_rows - rows) * head.dim, B(0.0F));
 }
 
 /// rows [first, first + rows) = block row r x factor(r)
@@ -81,39 +91,62 @@ void unpack(const float* block, int64_t first, int64_t rows, F&& factor, const H
 }
 
 /// scores[key, query] = a[key, :] b[query, :]
-inline void inner(const float* a, const float* b, int64_t dim, Scores& scores) {
-  gemm({.m = kBlock, .n = kBlock, .k = dim, .lda = dim, .ldb = dim, .ldc = kBlock, .transpose_b = true}, a, b, scores.data());
+template <class B>
+void inner(const B* a, const B* b, int64_t keys, int64_t dim, float* scores) {
+  gemm({.m = keys, .n = kBlock, .k = dim, .lda = dim, .ldb = dim, .ldc = kBlock, .transpose_b = true, .in = kTypeOf<B>}, a, b,
+       scores);
 }
 /// by_key[key, :] += sum over queries of scores[key, query] rows[query, :]
-inline void add_by_key(const Scores& scores, const float* rows, int64_t dim, float* by_key) {
-  gemm({.m = kBlock, .n = dim, .k = kBlock, .lda = kBlock, .ldb = dim, .ldc = dim, .accumulate = true}, scores.data(), rows,
-       by_key);
+template <class B>
+void add_by_key(const B* scores, const B* rows, int64_t keys, int64_t dim, float* by_key) {
+  gemm({.m = keys, .n = dim, .k = kBlock, .lda = kBlock, .ldb = dim, .ldc = dim, .accumulate = true, .in = kTypeOf<B>}, scores,
+       rows, by_key);
 }
 /// by_query[query, :] += sum over keys of scores[key, query] rows[key, :]
-inline void add_by_query(const Scores& scores, const float* rows, int64_t dim, float* by_query) {
-  gemm({.m = kBlock, .n = dim, .k = kBlock, .lda = kBlock, .ldb = dim, .ldc = dim, .transpose_a = true, .accumulate = true},
-       scores.data(), rows, by_query);
+template <class B>
+void add_by_query(const B* scores, const B* rows, int64_t keys, int64_t dim, float* by_query) {
+  gemm({.m = kBlock,
+        .n = dim,
+        .k = keys,
+        .lda = kBlock,
+        .ldb = dim,
+        .ldc = dim,
+        .transpose_a = true,
+        .accumulate = true,
+        .in = kTypeOf<B>},
+       scores, rows, by_query);
 }
 
-/// Which keys of a block count: the first `keys`; on the causal diagonal only keys up to the query.
-struct Mask {
-  int64_t keys;
-  bool diagonal;
+/// f(T{}, B{}) with the type of the activations and that of the products' operands.
+template <class F>
+void with_types(DType dtype, F&& f) {
+  if (dtype == DType::kBF16 && has_fast_bf16()) return f(bf16{}, bf16{});
+  with_float_type(dtype, [&](auto type) { f(type, float{}); });
+}
+
+/// A block of queries and the keys that it meets at once.
+struct Tile {
+  int64_t first_key;
+  int64_t padded_keys;  // whole blocks
+  int64_t keys;         // those that there are
+  int64_t diagonal;     // query q sees keys up to q + diagonal
   /// Sixteen queries from `query` on: v where `key` counts for them, else `otherwise`. `key` < keys.
   [[nodiscard]] F16 select(int64_t key, int64_t query, F16 v, float otherwise) const {
-    if (!diagonal || key <= query) return v;
+    const int64_t before = query + diagonal - key;
+    if (before >= 0) return v;
     constexpr I16 kLane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return kLane + static_cast<int32_t>(query - key) >= 0 ? v : splat(otherwise);
+    return kLane + static_cast<int32_t>(before) >= 0 ? v : splat(otherwise);
   }
 };
 
-inline Mask mask_of(int64_t key_block, int64_t query_block, int64_t length, bool causal) {
-  return {std::min(kBlock, length - key_block * kBlock), causal && key_block == query_block};
-}
-
-/// Key blocks that queries of a block attend to.
-inline int64_t key_blocks(int64_t query_block, int64_t length, bool causal) {
-  return causal ? query_block + 1 : ceil_div(length, kBlock);
+/// f(Tile) for all keys that queries [first, first + kBlock) of a sequence attend to.
+template <class F>
+void for_tiles(int64_t first, int64_t length, bool causal, F&& f) {
+  const int64_t end = causal ? first + kBlock : round_up(length, kBlock);
+  for (int64_t key = 0; key < end; key += kMostKeys) {
+    const int64_t padded = std::min(kMostKeys, end - key);
+    f(Tile{key, padded, std::min(padded, length - key), causal ? first - key : kMostKeys});
+  }
 }
 
 }  // namespace cistron::cpu::attention
