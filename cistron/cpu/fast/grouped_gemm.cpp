@@ -54,11 +54,11 @@ void grouped_gemm_dgrad(Context& ctx, const ops::GroupedGemmDgrad& args) {
 
 void grouped_gemm_wgrad(Context& ctx, const ops::GroupedGemmWgrad& args) {
   const int64_t n = args.dy.dim(1), k = args.x.dim(1);
-  const int64_t n_tiles = ceil_div(n, kRowTile), k_tiles = ceil_div(k, kColumnTile), tiles = n_tiles * k_tiles;
+  const int64_t n_tiles = ceil_div(n, kOuterRowsOfExpert), k_tiles = ceil_div(k, kOuterColumns), tiles = n_tiles * k_tiles;
   ctx.parallel_for(args.groups.num_experts() * tiles, [&](int64_t i) {
     const int64_t tile = i % tiles;
-    outer_product(outer_of_expert(args, i / tiles), tile_range(tile / k_tiles, kRowTile, n),
-                  tile_range(tile % k_tiles, kColumnTile, k));
+    outer_product(outer_of_expert(args, i / tiles), tile_range(tile / k_tiles, kOuterRowsOfExpert, n),
+                  tile_range(tile % k_tiles, kOuterColumns, k));
   });
 }
 

@@ -48,8 +48,12 @@ void forward_tile(const ops::GroupedSwigluForward& args, const RowTile& tile, Ra
                            .transpose_w = true,
                            .in = args.x.dtype(),
                            .out = args.x.dtype()};
-  row_product(product, tile.rows, columns);
-  row_product(product, tile.rows, {width + columns.begin, columns.count});
+  if (columns.count == width) {
+    row_product(product, tile.rows, {0, 2 * width});  // gate and up are neighbours
+  } else {
+    row_product(product, tile.rows, columns);
+    row_product(product, tile.rows, {width + columns.begin, columns.count});
+  }
   for (int64_t r = tile.rows.begin; r < tile.rows.begin + tile.rows.count; ++r)
     swiglu_row<T>(args.gate_up, args.groups, r, columns).forward(args.act.data<T>() + r * width + columns.begin);
 }

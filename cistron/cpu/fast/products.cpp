@@ -123,9 +123,9 @@ void row_product(const Context& ctx, const RowProduct& p, int64_t rows) {
 }
 
 void outer_product(const Context& ctx, const OuterProduct& p) {
-  const int64_t n_tiles = ceil_div(p.n, kRowTile), k_tiles = ceil_div(p.k, kColumnTile);
+  const int64_t n_tiles = ceil_div(p.n, kOuterRows), k_tiles = ceil_div(p.k, kOuterColumns);
   ctx.parallel_for(n_tiles * k_tiles, [&](int64_t i) {
-    outer_product(p, tile_range(i / k_tiles, kRowTile, p.n), tile_range(i % k_tiles, kColumnTile, p.k));
+    outer_product(p, tile_range(i / k_tiles, kOuterRows, p.n), tile_range(i % k_tiles, kOuterColumns, p.k));
   });
 }
 

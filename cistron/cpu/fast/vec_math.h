@@ -33,9 +33,8 @@ inline void store(float* p, F16 v) { std::memcpy(p, &v, sizeof(v)); }
 /// Rounds as `bf16(float)` does.
 inline void store(bf16* p, F16 v) {
   const auto u = std::bit_cast<U16>(v);
-  const U16 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  const U16 bits = (u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : rounded;
-  const H16 half = __builtin_convertvector(bits, H16);
+  const U16 bits = v != v ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u);
+  const H16 half = __builtin_convertvector(bits >> 16, H16);
   std::memcpy(static_cast<void*>(p), &half, sizeof(half));
 }
 
