@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "cistron/core/error.h"
 #include "cistron/data/fasta.h"
+#include "cistron/data/identifiers.h"
 #include "cistron/data/store.h"
 #include "cistron/io/checksum.h"
 
@@ -30,17 +30,15 @@ class Identifiers {
 
   // The identifier to use: `id`, or one that is free.
   std::string claim(const std::string& id, int64_t line) {
-    const auto [known, is_new] = seen_.try_emplace(id, Place{files_.size() - 1, line});
-    if (is_new) return id;
+    if (is_new(id, line)) return id;
     if (on_duplicate_ == OnDuplicate::kError)
       throw Error(ErrorKind::kBadData, fmt::format("the identifier {} appears twice", id.substr(0, 100)),
-                  fmt::format("{}:{} and {}:{}", files_[known->second.file], known->second.line, files_.back(), line),
-                  "rename one, or take --on-duplicate rename");
+                  fmt::format("{} and {}:{}", place_of(id), files_.back(), line), "rename one, or take --on-duplicate rename");
     ++renamed_;
     int64_t& next = next_suffix_.try_emplace(id, 2).first->second;
     for (;; ++next) {
       std::string name = fmt::format("{}_{}", id, next);
-      if (seen_.try_emplace(name, Place{files_.size() - 1, line}).second) return name;
+      if (is_new(name, line)) return name;
     }
   }
 
@@ -51,9 +49,20 @@ class Identifiers {
     size_t file;
     int64_t line;
   };
+  bool is_new(const std::string& id, int64_t line) {
+    const bool is_new = seen_.insert(id).second;
+    if (is_new) places_.push_back({files_.size() - 1, line});
+    return is_new;
+  }
+  std::string place_of(const std::string& id) {
+    const Place& place = places_[seen_.insert(id).first];
+    return fmt::format("{}:{}", files_[place.file], place.line);
+  }
+
   OnDuplicate on_duplicate_;
   std::vector<std::string> files_;
-  std::unordered_map<std::string, Place> seen_;
+  IdentifierTable seen_;
+  std::vector<Place> places_;
   std::unordered_map<std::string, int64_t> next_suffix_;
   int64_t renamed_ = 0;
 };
@@ -96,6 +105,7 @@ class Preparation {
       throw Error(ErrorKind::kBadData, "no records to train on", options_.files.front().string(),
                   report_.records == 0 ? "every record is empty" : "lower --valid-fraction, or give more sequences");
     summarise_lengths();
+    count_copies();
     report_.renamed = identifiers_.renamed();
     writer_.commit(report_.json());
     return std::move(report_);
@@ -119,7 +129,7 @@ class Preparation {
     ++report_.records;
     report_.residues += std::ssize(record_.residues);
     report_.blanks += record_.blanks;
-    report_.exact_duplicates += hashes_.insert(hash).second ? 0 : 1;
+    hashes_.push_back(hash);
     lengths_.push_back(std::ssize(record_.residues));
   }
 
@@ -137,11 +147,16 @@ class Preparation {
     report_.median = static_cast<double>(lengths_[(n - 1) / 2] + lengths_[n / 2]) / 2;
   }
 
+  void count_copies() {
+    std::ranges::sort(hashes_);
+    report_.exact_duplicates = std::ranges::unique(hashes_).size();
+  }
+
   const PrepareOptions& options_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   StoreWriter writer_;
   Identifiers identifiers_;
-  std::unordered_set<uint64_t> hashes_;
+  std::vector<uint64_t> hashes_;
   std::vector<int64_t> lengths_;
   SequenceRecord record_;
   std::vector<int32_t> ids_;
