@@ -1,14 +1,15 @@
 // Which cards have the fused products, and the sum that ends the backward.
 #include "cistron/core/checked.h"
+#include "cistron/cuda/gemm/grouped_swiglu.h"
 #include "cistron/cuda/gemm/sm90_grouped_swiglu.h"
 #include "cistron/cuda/runtime/runtime.h"
 
 namespace cistron::cuda {
 namespace {
 
-/// A thread a row: dweight[r] = sum over tiles of columns, in their order; zeros in pad rows.
-__global__ void sum_partials(const float* partials, const int32_t* source_row, const int32_t* end, int tiles, int rows,
-                             float* dweight) {
+/// A thread a row.
+__global__ void sum_partials_kernel(const float* partials, const int32_t* source_row, const int32_t* end, int tiles, int rows,
+                                    float* dweight) {
   const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (row >= rows || row >= *end) return;
   float sum = 0;
@@ -25,6 +26,15 @@ void check(const char* op, const Context& ctx, const Tensor& x, int64_t intermed
 
 }  // namespace
 
+void sum_partials(Context& ctx, const Tensor& partials, const ops::Groups& groups, const Tensor& dweight) {
+  constexpr int kThreads = 256;
+  const int tiles = narrow<int>(partials.dim(0)), rows = narrow<int>(partials.dim(1));
+  const int32_t* end = groups.starts.data<int32_t>() + groups.num_experts();
+  sum_partials_kernel<<<narrow<unsigned>(ceil_div(rows, kThreads)), kThreads, 0, stream(ctx)>>>(
+      partials.data<float>(), groups.source_row.data<int32_t>(), end, tiles, rows, dweight.data<float>());
+  CISTRON_CUDA_CHECK(cudaGetLastError());
+}
+
 void grouped_swiglu_forward(Context& ctx, const ops::GroupedSwigluForward& args) {
   const DeviceGuard guard(ctx);
   check("grouped_swiglu_forward", ctx, args.x, args.act.dim(1));
@@ -32,15 +42,10 @@ void grouped_swiglu_forward(Context& ctx, const ops::GroupedSwigluForward& args)
 }
 
 void grouped_swiglu_backward(Context& ctx, const ops::GroupedSwigluBackward& args) {
-  constexpr int kThreads = 256;
   const DeviceGuard guard(ctx);
   check("grouped_swiglu_backward", ctx, args.dy, args.act.dim(1));
   sm90::grouped_swiglu_backward(ctx, args);
-  const int tiles = narrow<int>(args.partials.dim(0)), rows = narrow<int>(args.partials.dim(1));
-  const int32_t* end = args.groups.starts.data<int32_t>() + args.groups.num_experts();
-  sum_partials<<<narrow<unsigned>(ceil_div(rows, kThreads)), kThreads, 0, stream(ctx)>>>(
-      args.partials.data<float>(), args.groups.source_row.data<int32_t>(), end, tiles, rows, args.dweight.data<float>());
-  CISTRON_CUDA_CHECK(cudaGetLastError());
+  sum_partials(ctx, args.partials, args.groups, args.dweight);
 }
 
 std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate) {

@@ -3,18 +3,13 @@
 // tile of d = dy w. Tensors [R, 2F] are seen as [2, R, F], so that a box never crosses from gate to up or goes past F. A warp
 // works on its own 16 rows, 64 columns at a time.
 #include "cistron/cuda/device/mbarrier.cuh"
+#include "cistron/cuda/device/sigmoid.cuh"
 #include "cistron/cuda/gemm/sm90_epilogue.cuh"
 #include "cistron/cuda/gemm/sm90_tile.cuh"
 
 namespace cistron::cuda::sm90 {
 
-/// 1 / (1 + 2^(-x log2 e)), to 2 ulp or so; subnormals count as zeros.
-__device__ __forceinline__ float sigmoid(float x) {
-  float power, result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.44269504F));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0F + power));
-  return result;
-}
+using device::fast_sigmoid;
 
 __device__ __forceinline__ float low(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000U); }
@@ -95,7 +90,7 @@ struct SwigluForward {
 #pragma unroll
     for (int j = 0; j < 16; ++j) {
       const float x = low(gate[j]), y = high(gate[j]), weight = rows.weight[j % 2];
-      up[j] = rows.mask[j % 2] & pack_bf16(x * sigmoid(x) * low(up[j]) * weight, y * sigmoid(y) * high(up[j]) * weight);
+      up[j] = rows.mask[j % 2] & pack_bf16(x * fast_sigmoid(x) * low(up[j]) * weight, y * fast_sigmoid(y) * high(up[j]) * weight);
     }
   }
 };
@@ -176,7 +171,7 @@ struct SwigluBackward {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const float x = k == 0 ? low(g[j]) : high(g[j]), up = k == 0 ? low(u[j]) : high(u[j]), dy = d[2 * j + k];
-        const float sig = sigmoid(x), silu = x * sig, weighted = dy * rows.weight[half];
+        const float sig = fast_sigmoid(x), silu = x * sig, weighted = dy * rows.weight[half];
         dg[k] = weighted * up * (sig + silu * (1.0F - sig));
         du[k] = weighted * silu;
         dweight[half] += dy * silu * up;

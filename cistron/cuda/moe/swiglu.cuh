@@ -1,17 +1,36 @@
 #pragma once
 // What SwiGLU's two directions share.
 #include "cistron/cuda/device/chunk.cuh"
+#include "cistron/cuda/device/sigmoid.cuh"
 #include "cistron/cuda/runtime/runtime.h"
 #include "cistron/ops/swiglu.h"
 
 namespace cistron::cuda {
 
-/// For bf16 by the card's own exponential and quotient: their relative error, under (|x| + 4) 2^-23, vanishes in bf16's rounding,
-/// and f32's exact ones would take as long as the memory does.
 template <class T>
 __device__ __forceinline__ float sigmoid(float x) {
   if constexpr (std::is_same_v<T, float>) return 1.0F / (1.0F + expf(-x));
-  return __fdividef(1.0F, 1.0F + __expf(-x));
+  return device::fast_sigmoid(x);
+}
+
+/// The activation, in the order in which everybody multiplies.
+template <class T>
+__device__ __forceinline__ float swiglu(float gate, float up, float weight) {
+  return gate * sigmoid<T>(gate) * up * weight;
+}
+
+/// Of one element, and the activation again; `dweight`: its part of the weight's gradient.
+struct SwigluGradients {
+  float dgate, dup, dweight, act;
+};
+template <class T>
+__device__ __forceinline__ SwigluGradients swiglu_gradients(float d, float gate, float up, float weight) {
+  const float sig = sigmoid<T>(gate);
+  const float silu = gate * sig;
+  return {.dgate = d * weight * up * (sig * (1.0F + gate * (1.0F - sig))),
+          .dup = d * weight * silu,
+          .dweight = d * silu * up,
+          .act = silu * up * weight};
 }
 
 /// The rows of `Groups`, as the kernels see them.

@@ -17,12 +17,11 @@ __device__ __forceinline__ float backward_chunk(const Chunk<T, kWidth>& dy, cons
   float dweight = 0;
 #pragma unroll
   for (int e = 0; e < kWidth; ++e) {
-    const float d = device::as_float(dy.at[e]), g = device::as_float(gate.at[e]), u = device::as_float(up.at[e]);
-    const float sig = sigmoid<T>(g);
-    const float silu = g * sig;
-    dg.at[e] = d * weight * u * (sig * (1.0F + g * (1.0F - sig)));
-    du.at[e] = d * weight * silu;
-    dweight += d * silu * u;
+    const SwigluGradients grads =
+        swiglu_gradients<T>(device::as_float(dy.at[e]), device::as_float(gate.at[e]), device::as_float(up.at[e]), weight);
+    dg.at[e] = grads.dgate;
+    du.at[e] = grads.dup;
+    dweight += grads.dweight;
   }
   device::store_chunk<kWidth>(dgate, chunk, dg);
   device::store_chunk<kWidth>(dup, chunk, du);

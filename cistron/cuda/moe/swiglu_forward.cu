@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(SwigluRows rows, cons
     if (!pad[i]) {
       const auto g = device::floats(gate[i]), u = device::floats(up[i]);
 #pragma unroll
-      for (int e = 0; e < kWidth; ++e) y.at[e] = g.at[e] * sigmoid<T>(g.at[e]) * u.at[e] * weight[i];
+      for (int e = 0; e < kWidth; ++e) y.at[e] = swiglu<T>(g.at[e], u.at[e], weight[i]);
     }
     device::store_chunk<kWidth>(out, first + i * kThreads, y);
   }
