@@ -4,7 +4,7 @@
 #include "cistron/cuda/gemm/sm90_grouped_gemm.cuh"
 #include "cistron/cuda/runtime/runtime.h"
 #include "cistron/cuda/runtime/tensor_map.h"
-#include "cistron/ops/groups.h"
+#include "cistron/ops/mxfp8.h"
 
 namespace cistron::cuda::sm90 {
 
@@ -42,6 +42,19 @@ Problem problem_of(const Tensor& a, const Tensor& b, int64_t n, const ops::Group
   p.experts = narrow<int>(groups.num_experts());
   p.sections = narrow<int>(sections);
   p.n = narrow<int>(div_exact(n, sections));
+  return p;
+}
+
+/// Rows by expert times weights, in MXFP8.
+template <class Mainloop>
+Problem problem_of(const ops::MxOperand& x, const ops::MxOperand& w, int64_t n, const ops::Groups& groups, int64_t sections) {
+  Problem p = problem_of<Mainloop>(x.elements, w.elements, n, groups, sections);
+  p.k = narrow<int>(x.depth());
+  p.a_scales = x.scales.data<uint8_t>();
+  p.a_scale_pitch = narrow<int>(x.scales.dim(1));
+  p.b_scales = w.scales.data<uint8_t>();
+  p.b_scale_pitch = narrow<int>(w.num_groups());
+  p.b_scale_blocks = narrow<int>(w.row_blocks());
   return p;
 }
 

@@ -8,13 +8,7 @@ namespace {
 
 template <class Mainloop>
 void rows_times_weights(Context& ctx, const ops::Mxfp8GroupedGemm& args, int64_t sections) {
-  Problem p = problem_of<Mainloop>(args.x.elements, args.w.elements, args.out.dim(1), args.groups, sections);
-  p.k = narrow<int>(args.x.depth());
-  p.a_scales = args.x.scales.data<uint8_t>();
-  p.a_scale_pitch = narrow<int>(args.x.scales.dim(1));
-  p.b_scales = args.w.scales.data<uint8_t>();
-  p.b_scale_pitch = narrow<int>(args.w.num_groups());
-  p.b_scale_blocks = narrow<int>(args.w.row_blocks());
+  const Problem p = problem_of<Mainloop>(args.x, args.w, args.out.dim(1), args.groups, sections);
   if (args.out.dtype() == DType::kF32) return launch_store<Mainloop, StoreF32, false>(ctx, p, args.out);
   launch_store<Mainloop, StoreBf16, false>(ctx, p, args.out);
 }

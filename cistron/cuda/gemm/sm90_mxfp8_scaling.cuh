@@ -61,7 +61,8 @@ __device__ __forceinline__ void promote_rows(float (&d)[kAll], const float (&par
   for (int i = 0; i < kCount; ++i) d[first + i] += (i % 4 < 2 ? upper : lower) * part[i];
 }
 
-/// Rows by expert, groups of 128, weights in blocks of 128 x 128: a tile of two such blocks, of one weight scale each.
+/// Rows by expert, groups of 128, weights in blocks of 128 x 128: a tile of two such blocks, `b_step` rows apart, of
+/// one weight scale each.
 struct Mxfp8Group128 {
   static constexpr int kTileN = 256;
   static constexpr int kPart = 128;
@@ -79,7 +80,7 @@ struct Mxfp8Group128 {
     device::load_bytes(to, p.a_scales + static_cast<int64_t>(k / 128) * p.a_scale_pitch + tile.row, kScaleBytes, barrier);
   }
   __device__ static uint32_t weight_scales(const Problem& p, const Tile& tile, int block) {
-    const int at = min(tile.n / 128 + device::lane_index() % kHalves, p.b_scale_blocks - 1);
+    const int at = min(tile.n / kPart + device::lane_index() % kHalves * (p.b_step / kPart), p.b_scale_blocks - 1);
     return __ldg(p.b_scales + (static_cast<int64_t>(tile.expert) * p.b_scale_blocks + at) * p.b_scale_pitch + block);
   }
   __device__ static void decode_scales(uint32_t weight, uint32_t, uint32_t to) {

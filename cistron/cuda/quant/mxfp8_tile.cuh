@@ -34,6 +34,21 @@ struct Octet<__nv_bfloat16> {
     const uint32_t word = j / 2 == 0 ? words.x : j / 2 == 1 ? words.y : j / 2 == 2 ? words.z : words.w;
     return __uint_as_float(j % 2 == 0 ? word << 16 : word & 0xffff0000U);
   }
+  /// Times powers of two as pairs of bf16: exact, or too small for E4M3 to tell from zero.
+  __device__ __forceinline__ Octet scaled(const uint4& s) const {
+    return {{times(words.x, s.x), times(words.y, s.y), times(words.z, s.z), times(words.w, s.w)}};
+  }
+  /// Of floats that are bf16 numbers.
+  __device__ static __forceinline__ uint32_t pair(float low, float high) {
+    return __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
+  }
+
+ private:
+  __device__ static __forceinline__ uint32_t times(uint32_t a, uint32_t b) {
+    const __nv_bfloat162 product =
+        __hmul2(reinterpret_cast<const __nv_bfloat162&>(a), reinterpret_cast<const __nv_bfloat162&>(b));
+    return reinterpret_cast<const uint32_t&>(product);
+  }
 };
 
 template <>
@@ -116,6 +131,11 @@ struct TurnedTile {
       pieces[line][me.row / 8 ^ line / 8] = {e4m3_four(x[0][j] * s, x[1][j] * s, x[2][j] * s, x[3][j] * s),
                                              e4m3_four(x[4][j] * s, x[5][j] * s, x[6][j] * s, x[7][j] * s)};
     }
+  }
+  /// Of scaled values.
+  __device__ __forceinline__ void put(const Octet<__nv_bfloat16> (&x)[8], const QuantThread& me) {
+    constexpr float kOnes[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    put(x, kOnes, me);
   }
 
   /// After a barrier: `lines` whole lines to memory, 16 bytes a thread.
