@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -24,6 +25,7 @@ namespace {
 
 struct Options : Common {
   std::string preset = "tiny-protein", recipe = "auto", experts = "grouped", recompute = "none";
+  std::vector<std::string> overrides;
   int64_t layers = 0, vocabulary = 0, batch = 8, seq = 512, steps = 10;
   double clip = 1.0;
   bool profile = false;
@@ -32,8 +34,7 @@ struct Options : Common {
 using Clock = std::chrono::steady_clock;
 
 train::EngineOptions engine_options(const Options& o, const Device& device) {
-  train::RunConfig config;
-  config.model = model::preset(o.preset);
+  train::RunConfig config = train::parse_config(fmt::format("[model]\npreset = \"{}\"", o.preset), "--preset", o.overrides);
   if (o.layers > 0) config.model.layers = o.layers;
   if (o.vocabulary > 0) config.model.vocabulary = o.vocabulary;
   config.model.context = std::max(config.model.context, o.seq);
@@ -73,22 +74,30 @@ double flops_of_step(const model::ModelConfig& c, int64_t tokens, int64_t seq) {
 
 double seconds_between(Clock::time_point a, Clock::time_point b) { return std::chrono::duration<double>(b - a).count(); }
 
+struct StepTimes {
+  std::vector<double> seconds;  // of each step
+  double cpu_seconds = 0.0;     // of a step, by all threads of the host: other programs on its cores disturb it less
+};
+
 // From one result to the next, so that on a device with a queue the host's part counts only where the device waits for it.
-std::vector<double> time_steps(train::Engine& engine, const data::PackedBatch& packed, int64_t steps) {
+StepTimes time_steps(train::Engine& engine, const data::PackedBatch& packed, int64_t steps) {
   const nn::Batch batch = nn::view_of(packed);
-  std::vector<double> seconds;
+  StepTimes times;
   constexpr int64_t kWarmUp = 3;
   auto last = Clock::now();
+  std::clock_t begin = 0;
   for (int64_t i = 0; i < kWarmUp + steps + engine.ahead(); ++i) {
     if (i < kWarmUp + steps) engine.queue_step(std::span(&batch, 1), static_cast<double>(packed.label_count), 1e-4);
     if (i < engine.ahead()) continue;
     if (!engine.next_result().finite)
       throw Error(ErrorKind::kFailed, "a number that is not finite", "bench train", "report this");
     const auto now = Clock::now();
-    if (i >= kWarmUp + engine.ahead()) seconds.push_back(seconds_between(last, now));
+    if (i >= kWarmUp + engine.ahead()) times.seconds.push_back(seconds_between(last, now));
+    if (i == kWarmUp + engine.ahead() - 1) begin = std::clock();
     last = now;
   }
-  return seconds;
+  times.cpu_seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC / static_cast<double>(steps);
+  return times;
 }
 
 int64_t peak_resident_bytes() {
@@ -100,7 +109,7 @@ int64_t peak_resident_bytes() {
 struct Measured {
   train::EngineOptions options;
   train::MemoryPlan plan;
-  double seconds = 0.0, tflops = 0.0;
+  double seconds = 0.0, cpu_seconds = 0.0, tflops = 0.0;
   int64_t launches = 0;
   Ceilings ceilings;  // zero: not measured
   int threads = 0;
@@ -131,6 +140,7 @@ nlohmann::ordered_json to_json(const Options& o, const Measured& m) {
       {"shape",
        {{"preset", o.preset}, {"layers", m.options.model.layers}, {"batch", o.batch}, {"seq", o.seq}, {"threads", m.threads}}},
       {"milliseconds", 1e3 * m.seconds},
+      {"cpu_milliseconds", 1e3 * m.cpu_seconds},
       {"tflops", m.tflops},
       {"tokens_per_second", m.tokens_per_second()},
       {"percent_of_ceiling", nullptr},
@@ -153,7 +163,8 @@ int run_bench_train(const Options& o) {
   train::Engine engine(options, m.plan, &pool);
   engine.initialise(1);
   const data::PackedBatch packed = random_batch(o, options.model.vocabulary);
-  auto seconds = time_steps(engine, packed, o.steps);
+  auto [seconds, cpu_seconds] = time_steps(engine, packed, o.steps);
+  m.cpu_seconds = cpu_seconds;
   std::ranges::nth_element(seconds, seconds.begin() + std::ssize(seconds) / 2);
   m.seconds = seconds[seconds.size() / 2];
   m.tflops = flops_of_step(options.model, options.micro_batch_tokens, o.seq) / m.seconds / 1e12;
@@ -187,6 +198,10 @@ void add_bench(CLI::App& app, Run& run) {
       add_verb(*bench, "train", "Whole training steps on random tokens: forward, backward, clip, optimizer", example, *o);
   const auto positive = CLI::Range(int64_t{1}, int64_t{1} << 30);
   verb->add_option("--preset", o->preset, "The model's shape")->capture_default_str();
+  verb->add_option("--set", o->overrides, "Override a key of the preset: model.experts=64")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
   verb->add_option("--layers", o->layers, "Instead of the preset's")->check(positive);
   verb->add_option("--vocabulary", o->vocabulary, "Instead of the preset's")->check(positive);
   verb->add_option("--clip", o->clip, "Of the gradient's norm; 0: none")->check(CLI::NonNegativeNumber)->capture_default_str();

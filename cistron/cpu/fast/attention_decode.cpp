@@ -1,6 +1,9 @@
 #include "cistron/ops/attention_decode.h"
 
+#include <algorithm>
+#include <array>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "cistron/cpu/fast/parallel.h"
@@ -17,11 +20,35 @@ const T* query_of(const ops::AttentionDecode& args, int64_t t, int64_t head) {
   return args.qkv.data<T>() + t * args.qkv.dim(1) + head * args.shape.head_dim;
 }
 
+// Lane i of the result is a sum of two lanes, `width` apart, of a (the first `width` lanes of each group of 2 width) or of b.
+template <int width, size_t... lane>
+F16 fold(F16 a, F16 b, std::index_sequence<lane...> /*lanes*/) {
+  constexpr auto from = [](int i) { return i / (2 * width) * (2 * width) + i % width + (i % (2 * width) < width ? 0 : 16); };
+  return __builtin_shufflevector(a, b, from(lane)...) + __builtin_shufflevector(a, b, (from(lane) + width)...);
+}
+template <int width>
+F16 fold(F16 a, F16 b) {
+  return fold<width>(a, b, std::make_index_sequence<kLanes>());
+}
+
+// Lane i: the horizontal sum of v[i], by `horizontal_sum`'s own additions. Folding two by two leaves the vectors' order
+// bit-reversed.
+F16 horizontal_sums(const std::array<F16, kLanes>& v) {
+  constexpr std::array<size_t, kLanes> kOrder = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+  std::array<F16, 8> by8;
+  for (size_t i = 0; i < 8; ++i) by8[i] = fold<8>(v[kOrder[2 * i]], v[kOrder[2 * i + 1]]);
+  std::array<F16, 4> by4;
+  for (size_t i = 0; i < 4; ++i) by4[i] = fold<4>(by8[2 * i], by8[2 * i + 1]);
+  return fold<1>(fold<2>(by4[0], by4[1]), fold<2>(by4[2], by4[3]));
+}
+
+// Of a query and the `count` <= 16 keys from `keys` on.
 template <class T>
-float dot(const T* a, const T* b, int64_t dim) {
-  F16 sum{};
-  for_lanes(dim, [&](const Lanes& lanes) { sum += lanes.load(a) * lanes.load(b); });
-  return horizontal_sum(sum);
+F16 dots(const T* query, const T* keys, int64_t count, int64_t stride, int64_t dim) {
+  std::array<F16, kLanes> sums{};
+  for (int64_t j = 0; j < count; ++j)
+    for_lanes(dim, [&](const Lanes& l) { sums[static_cast<size_t>(j)] += l.load(query) * l.load(keys + j * stride); });
+  return horizontal_sums(sums);
 }
 
 // Scores become exp(score - largest); gives their sum. `scores` is whole vectors long, -infinity behind the last.
@@ -40,19 +67,43 @@ float exponentials(std::vector<float>& scores) {
   return horizontal_sum(sum);
 }
 
+// n windows of 16 values at once: as many chains of sums.
+template <int n, class T>
+void weigh(const std::vector<float>& weights, const T* values, int64_t stride, float factor, T* out) {
+  std::array<F16, n> sums{};
+  for (size_t j = 0; j < weights.size(); ++j)
+    for (int i = 0; i < n; ++i) sums[i] += load(values + static_cast<int64_t>(j) * stride + i * kLanes) * weights[j];
+  for (int i = 0; i < n; ++i) store(out + i * kLanes, sums[i] * factor);
+}
+
+// out = factor x the sum of rows of values by their weights.
+template <class T>
+void weigh(const std::vector<float>& weights, const T* values, int64_t stride, int64_t dim, float factor, T* out) {
+  constexpr int64_t kWide = 4 * kLanes;
+  int64_t d = 0;
+  for (; d + kWide <= dim; d += kWide) weigh<4>(weights, values + d, stride, factor, out + d);
+  for (; d + kLanes <= dim; d += kLanes) weigh<1>(weights, values + d, stride, factor, out + d);
+  if (d == dim) return;
+  F16 sum{};
+  for (size_t j = 0; j < weights.size(); ++j)
+    sum += load_first(values + static_cast<int64_t>(j) * stride + d, dim - d) * weights[j];
+  store_first(out + d, dim - d, sum * factor);
+}
+
 // One query over the `length` rows from `keys` on, `stride` elements apart; values stand `values` elements behind their keys.
 template <class T>
 void attend(const ops::AttentionDecode& args, const T* query, const T* keys, int64_t values, int64_t length, T* out) {
   thread_local std::vector<float> scores;
   const int64_t dim = args.shape.head_dim, stride = args.cache.dim(2);
-  scores.assign(static_cast<size_t>(round_up(length, kLanes)), -kInfinity);
-  for (int64_t j = 0; j < length; ++j) scores[static_cast<size_t>(j)] = args.scale * dot(query, keys + j * stride, dim);
+  scores.resize(static_cast<size_t>(round_up(length, kLanes)));
+  for (int64_t j = 0; j < length; j += kLanes) {
+    const int64_t count = std::min(kLanes, length - j);
+    store(&scores[static_cast<size_t>(j)], args.scale * dots(query, keys + j * stride, count, stride, dim));
+    std::fill_n(scores.begin() + j + count, kLanes - count, -kInfinity);
+  }
   const float factor = 1.0F / exponentials(scores);
-  for_lanes(dim, [&](const Lanes& lanes) {
-    F16 sum{};
-    for (int64_t j = 0; j < length; ++j) sum += lanes.load(keys + j * stride + values) * scores[static_cast<size_t>(j)];
-    lanes.store(out, sum * factor);
-  });
+  scores.resize(static_cast<size_t>(length));
+  weigh(scores, keys + values, stride, dim, factor, out);
 }
 
 template <class T>
