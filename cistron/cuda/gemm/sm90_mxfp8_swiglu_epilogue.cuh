@@ -54,6 +54,8 @@ struct Mxfp8SwigluForward {
       store_piece<StorePairs, kBuffers>(&args.gate_up, at, staging, 2 * piece, gate);
       SwigluForward::pack(act[piece], d + 32 * piece + 64);
       store_piece<StorePairs, kBuffers>(&args.gate_up, {at.column, at.row, 1}, staging, 2 * piece + 1, act[piece]);
+      StorePairs::read(staging, gate, device::lane_index());
+      StorePairs::read(staging + kPieceBytes, act[piece], device::lane_index());
       SwigluForward::activate(rows, gate, act[piece]);
     }
     quantize(args, tile, rows, act);

@@ -45,6 +45,11 @@ struct StorePairs {
 #pragma unroll
     for (int i = 0; i < 8; i += 2, pairs += 4) store_blocks(staging, i, lane, pairs);
   }
+  /// What was written, once more: ptxas would do all arithmetic on it first and store afterwards, not both at once.
+  __device__ static __forceinline__ void read(uint32_t staging, uint32_t* pairs, int lane) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 2, pairs += 4) load_blocks(pairs, staging, i, lane);
+  }
   __device__ static __forceinline__ void store(const CUtensorMap* map, device::BoxStart at, uint32_t staging) {
     device::store_box(map, at, staging);
   }
@@ -75,6 +80,8 @@ struct SwigluForward {
       store_piece<StorePairs, kBuffers>(&args.gate_up, at, staging, 3 * piece, gate);
       pack(up, d + 32 * piece + 64);
       store_piece<StorePairs, kBuffers>(&args.gate_up, {at.column, at.row, 1}, staging, 3 * piece + 1, up);
+      StorePairs::read(staging + 3 * piece % kBuffers * kPieceBytes, gate, device::lane_index());
+      StorePairs::read(staging + (3 * piece + 1) % kBuffers * kPieceBytes, up, device::lane_index());
       activate(rows, gate, up);
       store_piece<StorePairs, kBuffers>(&args.act, at, staging, 3 * piece + 2, up);
     }
