@@ -17,7 +17,12 @@ LocalParameters::Entry make_entry(const Parameter& parameter, const HeldRows& ro
   const Shape shape = whole ? parameter.local_shape() : rows_shape(parameter.shape, rows.held.count);
   LocalParameters::Entry entry{
       .parameter = &parameter, .rows = rows, .master = Tensor::empty(arenas.parameters, shape, DType::kF32)};
-  if (precision == Precision::kBF16 && !parameter.keep_f32) entry.working = Tensor::empty(arenas.parameters, shape, DType::kBF16);
+  const DType dtype = parameter.keep_f32 ? DType::kF32 : activation_dtype(precision);
+  if (in_mxfp8(precision, parameter)) {
+    if (whole) entry.mx = empty_mx(parameter, mx_group(precision), arenas.parameters);
+  } else if (dtype != DType::kF32) {
+    entry.working = Tensor::empty(arenas.parameters, shape, dtype);
+  }
   if (arenas.gradients != nullptr) entry.grad = Tensor::empty(arenas.gradients, shape, DType::kF32);
   if (arenas.optimizer != nullptr) {
     entry.m = Tensor::empty(arenas.optimizer, shape, DType::kF32);
@@ -55,7 +60,16 @@ std::vector<HeldRows> whole_rows(const std::vector<const Parameter*>& parameters
   return rows;
 }
 
+Shape matrices(const Shape& shape) { return shape.rank() == 2 ? Shape{1, shape[0], shape[1]} : shape; }
+
 }  // namespace
+
+Tensor as_matrices(const Tensor& weights) { return weights.reshape(matrices(weights.shape())); }
+
+MxTensor empty_mx(const Parameter& parameter, int64_t group, const std::shared_ptr<Arena>& arena, ops::MxCopies copies) {
+  const Context storage{.arena = arena};
+  return ops::mxfp8_empty_weights(storage, matrices(parameter.local_shape()), group, parameter.mx_sections, copies);
+}
 
 int64_t num_rows(const Shape& shape) { return dist::shard_rows(shape, 1, 0).count; }
 
@@ -98,6 +112,12 @@ void LocalParameters::initialise(Context& ctx, uint64_t seed) {
 void LocalParameters::refresh_working(Context& ctx) {
   for (auto& entry : entries_)
     if (entry.working.defined()) ops::cast(ctx, {.x = entry.master, .out = entry.working});
+  quantize(ctx);
+}
+
+void LocalParameters::quantize(Context& ctx) {
+  for (auto& entry : entries_)
+    if (entry.mx.rows.defined()) ops::mxfp8_quantize_weights(ctx, {.w = as_matrices(entry.master), .out = entry.mx});
 }
 
 void LocalParameters::begin_step() {
@@ -118,6 +138,12 @@ LocalParameters::Entry& LocalParameters::find(const std::string& name) {
 Tensor LocalParameters::weights(const Parameter& parameter) {
   const Entry& e = entries_[index_of(parameter)];
   return e.working.defined() ? e.working : e.master;
+}
+
+MxOperand LocalParameters::mx_weights(Context& /*ctx*/, const Parameter& parameter, MxCopy copy) {
+  const MxTensor& mx = entries_[index_of(parameter)].mx;
+  CISTRON_CHECK(mx.rows.defined(), "[parameters] '{}' is not in MXFP8", parameter.name);
+  return copy == MxCopy::kRows ? mx.rows : mx.columns;
 }
 
 GradSink LocalParameters::grad(const Parameter& parameter) {

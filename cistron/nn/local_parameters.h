@@ -7,6 +7,7 @@
 
 #include "cistron/core/context.h"
 #include "cistron/dist/partition.h"
+#include "cistron/ops/mxfp8.h"
 
 namespace cistron::nn {
 
@@ -32,6 +33,7 @@ class LocalParameters : public ParameterAccess {
     HeldRows rows;
     Tensor master;   // f32: `local_shape()` where all of it is held, else [held rows, last dim] or [held rows]
     Tensor working;  // bf16, where the precision asks for it and the parameter allows; otherwise undefined
+    MxTensor mx;     // instead of it, where the products run in MXFP8 and all of the parameter is held
     Tensor grad;     // f32
     Tensor m, v;     // f32
     bool has_grad = false;
@@ -47,8 +49,10 @@ class LocalParameters : public ParameterAccess {
 
   /// Masters drawn from a counter-based generator keyed by seed, parameter name and global index; moments zero.
   void initialise(Context& ctx, uint64_t seed);
-  /// Working copies from masters, after these were set from outside.
+  /// Working copies, MXFP8 too, from masters, after these were set from outside.
   void refresh_working(Context& ctx);
+  /// MXFP8 from masters: whoever updates masters and working copies does this next.
+  void quantize(Context& ctx);
 
   /// What a pass is for: passes of one kind lease the same weights in the same order.
   enum class Pass : uint8_t { kTrain, kEvaluate };
@@ -71,6 +75,7 @@ class LocalParameters : public ParameterAccess {
   [[nodiscard]] Entry& find(const std::string& name);
 
   Tensor weights(const Parameter& parameter) override;
+  MxOperand mx_weights(Context& ctx, const Parameter& parameter, MxCopy copy) override;
   GradSink grad(const Parameter& parameter) override;
   void grad_ready(const Parameter& /*parameter*/) override {}
 
@@ -83,6 +88,11 @@ class LocalParameters : public ParameterAccess {
   std::vector<Entry> entries_;
   std::unordered_map<const Parameter*, size_t> index_;
 };
+
+/// As the quantisers take weights: [E, N, K], of one matrix [1, N, K].
+Tensor as_matrices(const Tensor& weights);
+/// Uninitialised MXFP8 of all of `parameter.local_shape()`.
+MxTensor empty_mx(const Parameter& parameter, int64_t group, const std::shared_ptr<Arena>& arena, ops::MxCopies copies = {});
 
 /// All rows of `shape`, counted as dist::shard_rows does, and the elements of one.
 int64_t num_rows(const Shape& shape);

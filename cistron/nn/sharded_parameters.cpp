@@ -126,6 +126,16 @@ Tensor ShardedParameters::weights(const Parameter& parameter) {
   return whole;
 }
 
+// What is in MXFP8 has no working copy: the masters are gathered, and quantised as on one rank.
+MxOperand ShardedParameters::mx_weights(Context& ctx, const Parameter& parameter, MxCopy copy) {
+  if (is_alone(index_of(parameter))) return LocalParameters::mx_weights(ctx, parameter, copy);
+  const Tensor whole = weights(parameter);
+  const bool rows = copy == MxCopy::kRows;
+  const MxTensor mx = empty_mx(parameter, ctx.mx_group(), gathered_, {.rows = rows, .columns = !rows});
+  ops::mxfp8_quantize_weights(ctx, {.w = as_matrices(whole), .out = mx});
+  return rows ? mx.rows : mx.columns;
+}
+
 GradSink ShardedParameters::grad(const Parameter& parameter) {
   if (is_alone(index_of(parameter))) return LocalParameters::grad(parameter);
   Tensor& open = open_[index_of(parameter)];

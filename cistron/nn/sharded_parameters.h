@@ -27,6 +27,7 @@ class ShardedParameters final : public LocalParameters {
   void finish_gradients() override;
 
   Tensor weights(const Parameter& parameter) override;
+  MxOperand mx_weights(Context& ctx, const Parameter& parameter, MxCopy copy) override;
   GradSink grad(const Parameter& parameter) override;
   void grad_ready(const Parameter& parameter) override;
 

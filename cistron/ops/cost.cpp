@@ -8,6 +8,7 @@
 #include "cistron/ops/grouped_gemm.h"
 #include "cistron/ops/grouped_swiglu.h"
 #include "cistron/ops/matmul.h"
+#include "cistron/ops/mxfp8_grouped_gemm.h"
 #include "cistron/ops/mxfp8_grouped_swiglu.h"
 #include "cistron/ops/optimizer.h"
 #include "cistron/ops/rms_norm.h"
@@ -28,6 +29,8 @@ double routed_bytes(const Groups& groups, const Tensor& tensor) {
   const double rows = static_cast<double>(groups.num_tokens() * groups.top_k());
   return bytes(tensor) * rows / static_cast<double>(groups.max_rows());
 }
+
+double mx_bytes(const MxOperand& x) { return x.defined() ? bytes(x.elements, x.scales) : 0.0; }
 
 double product(int64_t m, int64_t n, int64_t k) { return 2.0 * static_cast<double>(m) * static_cast<double>(n * k); }
 
@@ -113,6 +116,15 @@ Cost cost_of(const MatmulDgrad& a) {
 Cost cost_of(const MatmulWgrad& a) {
   return {.flops = product(a.dy.dim(0), a.out.dim(0), a.out.dim(1)), .bytes = bytes(a.dy, a.x, a.out)};
 }
+
+Cost cost_of(const Mxfp8GroupedGemm& a) { return grouped_mxfp8(a.groups, a.w, a.out, a.x); }
+Cost cost_of(const Mxfp8GroupedWgrad& a) {
+  const int64_t rows = a.groups.num_tokens() * a.groups.top_k();
+  const double share = static_cast<double>(rows) / static_cast<double>(a.groups.max_rows());
+  return {.flops = product(rows, a.out.dim(1), a.out.dim(2)), .bytes = share * (mx_bytes(a.dy) + mx_bytes(a.x)) + bytes(a.out)};
+}
+Cost cost_of(const Mxfp8Quantize& a) { return {.bytes = bytes(a.x) + mx_bytes(a.out.rows) + mx_bytes(a.out.columns)}; }
+Cost cost_of(const Mxfp8QuantizeWeights& a) { return {.bytes = bytes(a.w) + mx_bytes(a.out.rows) + mx_bytes(a.out.columns)}; }
 
 Cost cost_of(const RmsNormForward& a) { return {.bytes = bytes(a.x, a.out, a.rstd)}; }
 Cost cost_of(const AddRmsNormForward& a) { return {.bytes = bytes(a.a, a.b, a.sum) + bytes(a.out, a.rstd)}; }

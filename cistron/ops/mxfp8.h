@@ -1,46 +1,17 @@
 #pragma once
-// Tensors in MXFP8 and how they are made. A value is element x scale, an E4M3 byte times a power of two that a block of values
-// shares (`mxfp8_format.h`). Every operand of a product is laid out along its contraction:
-//   rows:    elements[r, k],            for products that contract over the last dim (forward: x and w)
-//   columns: elements[k, r], transposed, for products that contract over the rows    (wgrad: x and dy; dgrad: w)
-// Both copies are made from the same high-precision values, never one from the other.
-//
-// Scale groups run along the contraction: `group` is 128 or 32 values, counted from 0. Rows are counted from the tensor's start;
-// expert segments start at multiples of 128 (`Groups`), so no group of a transposed copy straddles two experts.
-// Activations and gradients have a scale for each row and group. Weights share it among neighbouring rows too: 128 for group 128,
-// 96 for group 32, counted afresh in each of `sections` equal parts of the rows (gate and up), the last block of a part shorter.
+// How tensors in MXFP8 (core/mx_tensor.h) are made. Both copies are made from the same high-precision values, never one from the
+// other.
 //
 // Quantise: block scale s = e8m0(amax); element = e4m3(value / s), to nearest even. A block of zeros has scale 0x00. A NaN makes
 // its block decode to NaN; an infinity saturates to 448 x 2^127, which is infinite in f32. Source: OCP Microscaling v1.0; arXiv
 // 2506.08027.
+#include "cistron/core/mx_tensor.h"
 #include "cistron/ops/groups.h"
 
 namespace cistron::ops {
 
-/// One operand, contraction last and contiguous.
-struct MxOperand {
-  Tensor elements;         // [R, K], or [E, R, K] for weights, u8
-  Tensor scales;           // u8: [K / group, round_up(R, 128)]; weights [E, row_blocks(), K / group]
-  int64_t group = 128;     ///< values along the contraction that share a scale
-  int64_t block_rows = 1;  ///< rows that share a scale
-  int64_t sections = 1;    ///< equal parts of the rows in which blocks are counted afresh
-
-  [[nodiscard]] bool defined() const { return elements.defined(); }
-  [[nodiscard]] bool is_weight() const { return elements.shape().rank() == 3; }
-  [[nodiscard]] int64_t rows() const { return elements.dim(elements.shape().rank() - 2); }
-  [[nodiscard]] int64_t depth() const { return elements.dim(elements.shape().rank() - 1); }
-  [[nodiscard]] int64_t num_groups() const { return depth() / group; }
-  /// Scale blocks along the rows of one expert's weight.
-  [[nodiscard]] int64_t row_blocks() const;
-  /// Where in `scales` the byte of elements[e, r, k] lies; e = 0 for activations.
-  [[nodiscard]] int64_t scale_index(int64_t e, int64_t r, int64_t k) const;
-};
-
-/// A tensor in the copies that its products need; either may be undefined.
-struct MxTensor {
-  MxOperand rows;
-  MxOperand columns;
-};
+using cistron::MxOperand;
+using cistron::MxTensor;
 
 /// Throws, tagged with `op`, unless group, block and scales fit the elements.
 void check_operand(const char* op, const MxOperand& operand);

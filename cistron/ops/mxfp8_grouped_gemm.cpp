@@ -14,6 +14,21 @@ void check_pair(const char* op, const MxOperand& a, const MxOperand& b) {
   CISTRON_CHECK(a.depth() == b.depth(), "[{}] contractions of {} and {} values", op, a.depth(), b.depth());
 }
 
+Shape turned(const Shape& shape) { return {shape[1], shape[0]}; }
+
+/// `b`: a weight, or as `a` a transposed activation.
+MxDecoded decoded(const Context& ctx, const MxOperand& a, const MxOperand& b) {
+  const Shape &a_shape = a.elements.shape(), &b_shape = b.elements.shape();
+  if (!ctx.target().is_cuda()) {
+    const bool turn = !b.is_weight();
+    return {.a = ctx.empty(turn ? turned(a_shape) : a_shape, DType::kF32),
+            .b = ctx.empty(turn ? turned(b_shape) : b_shape, DType::kF32),
+            .sum = {}};
+  }
+  if (!cuda::mxfp8_products_decode(ctx)) return {};
+  return {.a = ctx.empty(a_shape, DType::kBF16), .b = ctx.empty(b_shape, DType::kBF16), .sum = {}};
+}
+
 }  // namespace
 
 void mxfp8_grouped_gemm(Context& ctx, const Mxfp8GroupedGemm& args) {
@@ -26,7 +41,10 @@ void mxfp8_grouped_gemm(Context& ctx, const Mxfp8GroupedGemm& args) {
                 args.groups.max_rows());
   check_tensor(kOp, "out", args.out, {args.x.rows(), args.w.rows()},
                args.out.dtype() == DType::kBF16 ? DType::kBF16 : DType::kF32);
-  dispatch(kOp, ctx, args, cpu::mxfp8_grouped_gemm, cuda::mxfp8_grouped_gemm);
+  Mxfp8GroupedGemm with_scratch = args;
+  with_scratch.decoded = decoded(ctx, args.x, args.w);
+  if (!ctx.target().is_cuda() && args.out.dtype() != DType::kF32) with_scratch.decoded.sum = ctx.empty(args.out.shape(), DType::kF32);
+  dispatch(kOp, ctx, with_scratch, cpu::mxfp8_grouped_gemm, cuda::mxfp8_grouped_gemm);
 }
 
 void mxfp8_grouped_wgrad(Context& ctx, const Mxfp8GroupedWgrad& args) {
@@ -36,7 +54,9 @@ void mxfp8_grouped_wgrad(Context& ctx, const Mxfp8GroupedWgrad& args) {
   const int64_t depth = round_up(args.groups.max_rows(), 128);  // of a transposed copy
   CISTRON_CHECK(args.x.depth() == depth, "[{}] contractions of {} rows, {} wanted", kOp, args.x.depth(), depth);
   check_tensor(kOp, "out", args.out, {args.groups.num_experts(), args.dy.rows(), args.x.rows()}, DType::kF32);
-  dispatch(kOp, ctx, args, cpu::mxfp8_grouped_wgrad, cuda::mxfp8_grouped_wgrad);
+  Mxfp8GroupedWgrad with_scratch = args;
+  with_scratch.decoded = decoded(ctx, args.dy, args.x);
+  dispatch(kOp, ctx, with_scratch, cpu::mxfp8_grouped_wgrad, cuda::mxfp8_grouped_wgrad);
 }
 
 }  // namespace cistron::ops

@@ -11,11 +11,19 @@
 
 namespace cistron::ops {
 
+/// Scratch of the operations' own, where a device has no product of these bytes: callers leave it undefined. The CPU decodes to
+/// f32 (the two copies of wgrad turned back), the portable kernels to bf16.
+struct MxDecoded {
+  Tensor a, b;  // the operands
+  Tensor sum;   // [R, N] f32, before it is rounded to `out`
+};
+
 struct Mxfp8GroupedGemm {
   const MxOperand& x;  // [R, K]
   const MxOperand& w;  // [E, N, K]
   const Groups& groups;
   const Tensor& out;  // [R, N], bf16 or f32
+  MxDecoded decoded = {};
 };
 void mxfp8_grouped_gemm(Context& ctx, const Mxfp8GroupedGemm& args);
 
@@ -25,6 +33,7 @@ struct Mxfp8GroupedWgrad {
   const Groups& groups;
   const Tensor& out;  // [E, N, K] f32
   bool accumulate = false;
+  MxDecoded decoded = {};
 };
 void mxfp8_grouped_wgrad(Context& ctx, const Mxfp8GroupedWgrad& args);
 
@@ -38,6 +47,8 @@ void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args);
 // Hopper's own kernels there (contractions of multiples of 128 only: others are refused), the portable ones elsewhere since
 // sm_80, which decode to bf16. wgrad of group 32 is refused: it runs in bf16 (`grouped_gemm_wgrad`).
 namespace cistron::cuda {
+/// Whether the products on this context's card decode their operands.
+bool mxfp8_products_decode(const Context& ctx);
 void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args);
 void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args);
 }  // namespace cistron::cuda

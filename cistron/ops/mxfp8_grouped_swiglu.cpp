@@ -23,6 +23,10 @@ Tensor cpu_scratch(const Context& ctx, const Shape& shape) {
   return ctx.target().is_cuda() ? Tensor{} : ctx.empty(shape, DType::kBF16);
 }
 
+MxDecoded product_scratch(const Context& ctx, const Mxfp8GroupedGemm& product) {
+  return ctx.target().is_cuda() ? MxDecoded{} : mx_decoded(ctx, product);
+}
+
 }  // namespace
 
 void mxfp8_grouped_swiglu_forward(Context& ctx, const Mxfp8GroupedSwigluForward& args) {
@@ -36,6 +40,7 @@ void mxfp8_grouped_swiglu_forward(Context& ctx, const Mxfp8GroupedSwigluForward&
   check_elements(kOp, "act", args.act, {rows, width});
   Mxfp8GroupedSwigluForward with_scratch = args;
   with_scratch.values = cpu_scratch(ctx, {rows, width});
+  with_scratch.product = product_scratch(ctx, {.x = args.x, .w = args.w, .groups = args.groups, .out = args.gate_up});
   dispatch(kOp, ctx, with_scratch, cpu::mxfp8_grouped_swiglu_forward, cuda::mxfp8_grouped_swiglu_forward);
 }
 
@@ -54,6 +59,7 @@ void mxfp8_grouped_swiglu_backward(Context& ctx, const Mxfp8GroupedSwigluBackwar
   Mxfp8GroupedSwigluBackward with_scratch = args;
   with_scratch.d = ctx.empty({rows, width}, DType::kBF16);
   with_scratch.values = cpu_scratch(ctx, {rows, 2 * width});
+  with_scratch.product = product_scratch(ctx, {.x = args.dy, .w = args.w, .groups = args.groups, .out = with_scratch.d});
   with_scratch.partials = cuda_scratch(ctx, {ceil_div(width, kGroup), rows}, DType::kF32);
   dispatch(kOp, ctx, with_scratch, cpu::mxfp8_grouped_swiglu_backward, cuda::mxfp8_grouped_swiglu_backward);
 }

@@ -11,7 +11,7 @@
 // Pad rows of act, dgate_up and dweight are zeros; x, dy and gate_up may hold anything there. Outputs must not alias operands.
 #include <string>
 
-#include "cistron/ops/mxfp8.h"
+#include "cistron/ops/mxfp8_grouped_gemm.h"
 
 namespace cistron::ops {
 
@@ -21,7 +21,9 @@ struct Mxfp8GroupedSwigluForward {
   const Groups& groups;
   const Tensor& gate_up;  // [R, 2F] bf16
   const MxOperand& act;   // [R, F]
-  Tensor values = {};     // scratch of the operation's own: callers leave it undefined
+  // scratch of the operation's own: callers leave it undefined
+  Tensor values = {};
+  MxDecoded product = {};
 };
 void mxfp8_grouped_swiglu_forward(Context& ctx, const Mxfp8GroupedSwigluForward& args);
 
@@ -37,6 +39,7 @@ struct Mxfp8GroupedSwigluBackward {
   Tensor d = {};         // [R, F] bf16
   Tensor values = {};    // [R, 2F] bf16
   Tensor partials = {};  // dweight by columns of tiles
+  MxDecoded product = {};
 };
 void mxfp8_grouped_swiglu_backward(Context& ctx, const Mxfp8GroupedSwigluBackward& args);
 

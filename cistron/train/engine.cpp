@@ -279,6 +279,7 @@ void Engine::update() {
                     .beta2 = static_cast<float>(options_.beta2),
                     .eps = static_cast<float>(options_.eps),
                     .state = inputs_.state()});
+  parameters_->quantize(ctx_);
 }
 
 std::vector<Tensor> Engine::results() const { return {losses_.cross_entropy, losses_.router, inputs_.state_bytes()}; }

@@ -153,6 +153,9 @@ INSTANTIATE_TEST_SUITE_P(Groups, CudaPortable, testing::ValuesIn(params()));
 class CudaPortableMxfp8 : public testing::TestWithParam<int64_t> {
  protected:
   void SetUp() override { CISTRON_NEEDS_CARD(); }
+  ops::MxDecoded decoded(const ops::MxOperand& a, const ops::MxOperand& b) {
+    return {.a = cuda_.empty(a.elements.shape(), DType::kBF16), .b = cuda_.empty(b.elements.shape(), DType::kBF16), .sum = {}};
+  }
   CpuContext cpu_{2};
   CudaContext cuda_;
 };
@@ -171,7 +174,9 @@ TEST_P(CudaPortableMxfp8, AllThreeProducts) {
   ops::mxfp8_quantize_weights(cpu_, {.w = w, .out = wq});
   const auto check_rows = [&](const ops::MxOperand& a, const ops::MxOperand& b) {
     const Tensor out = poisoned_on_device(cuda_, {a.rows(), b.rows()}, DType::kF32);
-    cuda::portable::mxfp8_grouped_gemm(cuda_, {.x = to_device(cuda_, a), .w = to_device(cuda_, b), .groups = groups, .out = out});
+    const ops::MxOperand x_card = to_device(cuda_, a), w_card = to_device(cuda_, b);
+    cuda::portable::mxfp8_grouped_gemm(
+        cuda_, {.x = x_card, .w = w_card, .groups = groups, .out = out, .decoded = decoded(x_card, w_card)});
     const auto want =
         cpu::ref::grouped_gemm_forward(cpu::ref::mxfp8_decode(a), cpu::ref::mxfp8_decode(b), b.rows(), routed.segments);
     EXPECT_LE(relative_error(rows_in_use(to_host(cpu_, out), routed.segments), rows_in_use(want, routed.segments)), 1e-5);
@@ -179,8 +184,9 @@ TEST_P(CudaPortableMxfp8, AllThreeProducts) {
   check_rows(x.rows, wq.rows);
   check_rows(dy.rows, wq.columns);
   const Tensor out = poisoned_on_device(cuda_, {6, n, k}, DType::kF32);
+  const ops::MxOperand dy_card = to_device(cuda_, dy.columns), x_card = to_device(cuda_, x.columns);
   cuda::portable::mxfp8_grouped_wgrad(
-      cuda_, {.dy = to_device(cuda_, dy.columns), .x = to_device(cuda_, x.columns), .groups = groups, .out = out});
+      cuda_, {.dy = dy_card, .x = x_card, .groups = groups, .out = out, .decoded = decoded(dy_card, x_card)});
   const auto want = cpu::ref::grouped_gemm_wgrad(transposed(cpu::ref::mxfp8_decode(dy.columns)),
                                                  transposed(cpu::ref::mxfp8_decode(x.columns)), routed.segments);
   EXPECT_LE(relative_error(to_double(to_host(cpu_, out)), want.data), 1e-5);

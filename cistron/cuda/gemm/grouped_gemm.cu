@@ -28,6 +28,8 @@ void grouped_gemm_wgrad(Context& ctx, const ops::GroupedGemmWgrad& args) {
   hopper_takes(ctx, args.x) ? sm90::grouped_gemm_wgrad(ctx, args) : portable::grouped_gemm_wgrad(ctx, args);
 }
 
+bool mxfp8_products_decode(const Context& ctx) { return !on_hopper(ctx); }
+
 void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args) {
   const DeviceGuard guard(ctx);
   on_hopper(ctx) ? sm90::mxfp8_grouped_gemm(ctx, args) : portable::mxfp8_grouped_gemm(ctx, args);

@@ -69,10 +69,9 @@ void weight_gradient(Context& ctx, const Tensor& dy, const Tensor& x, const ops:
   launch_bf16<StoreF32, kAlong, kAlong>(ctx, p);
 }
 
-Tensor decoded(Context& ctx, const ops::MxOperand& x) {
-  Tensor out = ctx.empty(x.elements.shape(), DType::kBF16);
-  cuda::mxfp8_dequantize(ctx, {.x = x, .out = out});
-  return out;
+void decode(Context& ctx, const ops::MxOperand& a, const ops::MxOperand& b, const ops::MxDecoded& to) {
+  cuda::mxfp8_dequantize(ctx, {.x = a, .out = to.a});
+  cuda::mxfp8_dequantize(ctx, {.x = b, .out = to.b});
 }
 
 bool pieces_of_8(const DenseOperand& operand, int64_t k) {
@@ -123,11 +122,13 @@ void grouped_gemm_wgrad(Context& ctx, const ops::GroupedGemmWgrad& args) {
 }
 
 void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args) {
-  rows_times_weights<true>(ctx, decoded(ctx, args.x), decoded(ctx, args.w), args.groups, args.out);
+  decode(ctx, args.x, args.w, args.decoded);
+  rows_times_weights<true>(ctx, args.decoded.a, args.decoded.b, args.groups, args.out);
 }
 
 void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args) {
-  weight_gradient<true>(ctx, decoded(ctx, args.dy), decoded(ctx, args.x), args.groups, {args.out, args.accumulate});
+  decode(ctx, args.dy, args.x, args.decoded);
+  weight_gradient<true>(ctx, args.decoded.a, args.decoded.b, args.groups, {args.out, args.accumulate});
 }
 
 }  // namespace cistron::cuda::portable
