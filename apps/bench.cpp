@@ -43,11 +43,16 @@ train::EngineOptions engine_options(const Options& o, const Device& device) {
   if (device.is_cuda() && o.experts == "loop")
     throw Error(ErrorKind::kUsage, "the loop over experts runs on the CPU alone", "--experts loop", "use --device cpu");
   config.train.recompute = o.recompute;
+  config.device.kind = device.is_cuda() ? "cuda" : "cpu";
+  config.model.validate();
+  train::check_mxfp8(config);
   return {.model = config.model,
           .device = device,
           .precision = config.precision(),
           .recompute = config.recompute(),
           .experts = config.experts_kind(),
+          .mxfp8 = config.mxfp8_layers(),
+          .require_fused = config.require_fused,
           .micro_batch_tokens = o.batch * o.seq,
           .clip = o.clip};
 }
@@ -114,7 +119,10 @@ struct Measured {
   Ceilings ceilings;  // zero: not measured
   int threads = 0;
   [[nodiscard]] double tokens_per_second() const { return static_cast<double>(options.micro_batch_tokens) / seconds; }
-  [[nodiscard]] std::string recipe() const { return options.precision == Precision::kBF16 ? "bf16" : "fp32"; }
+  [[nodiscard]] std::string recipe() const {
+    if (const int64_t group = mx_group(options.precision); group > 0) return fmt::format("mxfp8/{}", group);
+    return options.precision == Precision::kBF16 ? "bf16" : "fp32";
+  }
 };
 
 void print_text(const Options& o, const Measured& m) {
@@ -211,8 +219,8 @@ void add_bench(CLI::App& app, Run& run) {
   verb->add_option("--seq", o->seq, "Tokens of each, at least 2")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
       ->capture_default_str();
-  verb->add_option("--recipe", o->recipe, "auto, fp32 or bf16")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
+  verb->add_option("--recipe", o->recipe, "auto, fp32, bf16 or mxfp8")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "mxfp8"}))
       ->capture_default_str();
   verb->add_option("--experts", o->experts, "grouped or loop")->check(CLI::IsMember({"grouped", "loop"}))->capture_default_str();
   verb->add_option("--recompute", o->recompute, "none, mlp or layer")

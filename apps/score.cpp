@@ -65,7 +65,7 @@ class Printer {
 };
 
 Precision precision_of(const std::string& name) {
-  if (name == "mxfp8") throw Error(ErrorKind::kUsage, "mxfp8 is not in this build", "--precision mxfp8", "use fp32 or bf16");
+  if (name == "mxfp8") return Precision::kMxfp8;
   return name == "bf16" ? Precision::kBF16 : Precision::kF32;
 }
 
@@ -77,6 +77,7 @@ int run_score(const Options& o) {
   ThreadPool pool(o.threads);
   constexpr int64_t kBatchTokens = 4096;
   const int64_t context = source.config().context;
+  model::check_mxfp8(source.config(), {}, precision_of(o.precision), device, "--precision mxfp8");
   eval::Inference inference({.model = source.config(),
                              .device = device,
                              .precision = precision_of(o.precision),

@@ -17,11 +17,11 @@ struct Parameter {
   Shape shape;                ///< of the whole parameter
   Init init = Init::kNormal;  ///< kNormal: mean 0, deviation `init_std`
   float init_std = 0.02F;
-  bool decay = true;      ///< weight decay; not on norms and biases
-  bool keep_f32 = false;  ///< used in fp32 whatever the recipe: norms, the router
+  bool decay = true;        ///< weight decay; not on norms and biases
+  bool keep_f32 = false;    ///< used in fp32 whatever the recipe: norms, the router
   int64_t mx_sections = 0;  ///< its products run in MXFP8 where the recipe says so (`MxOperand::sections`); 0: never
-  int64_t begin = 0;      ///< this rank holds rows [begin, begin + count) of dim 0
-  int64_t count = -1;     ///< -1: all of them
+  int64_t begin = 0;        ///< this rank holds rows [begin, begin + count) of dim 0
+  int64_t count = -1;       ///< -1: all of them
 
   /// The shape of this rank's part.
   [[nodiscard]] Shape local_shape() const {

@@ -19,7 +19,7 @@ Tensor ints(const std::vector<int32_t>& values) { return Tensor::view(std::span(
 }  // namespace
 
 int64_t CachedModel::bytes_per_slot(const model::ModelConfig& model, Precision precision, int64_t capacity) {
-  const int64_t element = size_of(precision == Precision::kBF16 ? DType::kBF16 : DType::kF32);
+  const int64_t element = size_of(activation_dtype(precision));
   return model.layers * capacity * 2 * model.kv_heads * model.head_dim * element;
 }
 

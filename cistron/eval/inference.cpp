@@ -25,7 +25,7 @@ Inference::Inference(const InferenceOptions& options, const Arenas& arenas, Devi
     : options_(options),
       ctx_{
           .device = device, .planned = options.device, .arena = arenas.activations, .pool = pool, .precision = options.precision},
-      decoder_(options.model),
+      decoder_(options.model, {.mxfp8 = options.mxfp8}),
       parameters_(std::make_unique<nn::LocalParameters>(decoder_.parameters(), options.precision,
                                                         nn::ParameterArenas{.parameters = arenas.parameters})),
       losses_(model::empty_losses(ctx_, options.model)),

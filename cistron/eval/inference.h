@@ -13,6 +13,7 @@ struct InferenceOptions {
   model::ModelConfig model;
   Device device;
   Precision precision = Precision::kF32;
+  model::Mxfp8Layers mxfp8;
   int64_t batch_tokens = 0;
 };
 

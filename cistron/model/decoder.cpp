@@ -45,17 +45,22 @@ ModelConfig validated(ModelConfig config) {
 
 }  // namespace
 
-Decoder::Decoder(const ModelConfig& config, Experts experts, const dist::MeshShape& mesh, int rank)
+Decoder::Decoder(const ModelConfig& config, const DecoderOptions& options)
     : config_(validated(config)),
       final_norm_({.name = "final_norm", .hidden = config_.hidden, .eps = static_cast<float>(config_.rms_eps)}) {
   const auto std = static_cast<float>(config_.init_std);
   const Shape table{config_.vocabulary, config_.hidden};
   embedding_ = {.name = "embedding", .shape = table, .init_std = std};
   head_ = {.name = "head", .shape = table, .init_std = std};
-  std::optional<dist::Range> held;
-  if (mesh.ep > 1) held = dist::experts_of(config_.experts, mesh.ep, mesh.ep_index(rank));
-  for (int64_t i = 0; i < config_.layers; ++i)
-    layers_.push_back(std::make_unique<DecoderLayer>(config_, fmt::format("layers.{}", i), experts, held));
+  LayerOptions of_layer{.loop = options.experts == Experts::kLoop, .held = {}};
+  if (const auto& mesh = options.mesh; mesh.ep > 1)
+    of_layer.held = dist::experts_of(config_.experts, mesh.ep, mesh.ep_index(options.rank));
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    of_layer.name = fmt::format("layers.{}", i);
+    of_layer.mxfp8_experts = options.mxfp8.experts_of(i, config_.layers);
+    of_layer.mxfp8_attention = of_layer.mxfp8_experts && options.mxfp8.attention;
+    layers_.push_back(std::make_unique<DecoderLayer>(config_, of_layer));
+  }
 }
 
 Decoder::~Decoder() = default;
@@ -69,6 +74,13 @@ std::vector<const Parameter*> Decoder::parameters() const {
   all.push_back(&final_norm_.weight());
   if (!config_.tied_head) all.push_back(&head_);
   return all;
+}
+
+void Decoder::require_fused(const Context& ctx) const {
+  for (size_t i = 0; i < layers_.size(); ++i)
+    if (const std::string refused = layers_[i]->unfused(ctx); !refused.empty())
+      throw Error(ErrorKind::kUsage, fmt::format("the experts of layer {} would run unfused ({})", i, refused),
+                  "moe.require_fused", "change what refused, or set it false");
 }
 
 Tensor Decoder::embed(Context& ctx, const nn::Batch& batch) {

@@ -8,6 +8,7 @@
 #include "cistron/core/step_state.h"
 #include "cistron/dist/mesh.h"
 #include "cistron/model/config.h"
+#include "cistron/model/mxfp8_layers.h"
 #include "cistron/nn/batch.h"
 #include "cistron/nn/rms_norm.h"
 #include "cistron/nn/saved.h"
@@ -39,12 +40,18 @@ struct RouterSummary {
 };
 RouterSummary summarise_router(const Tensor& router_stats, int64_t experts);
 
+struct DecoderOptions {
+  Experts experts = Experts::kGrouped;
+  dist::MeshShape mesh;
+  int rank = 0;
+  Mxfp8Layers mxfp8;
+};
+
 class Decoder {
  public:
   /// The whole model, or what rank `rank` of a mesh holds of it: its part of the experts, and everything else. Throws as
   /// `dist::experts_of`.
-  explicit Decoder(const ModelConfig& config, Experts experts = Experts::kGrouped, const dist::MeshShape& mesh = {},
-                   int rank = 0);
+  explicit Decoder(const ModelConfig& config, const DecoderOptions& options = {});
   ~Decoder();
   Decoder(const Decoder&) = delete;  // parameters are known by their addresses
   Decoder& operator=(const Decoder&) = delete;
@@ -52,6 +59,8 @@ class Decoder {
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   /// In the order of the forward pass.
   [[nodiscard]] std::vector<const Parameter*> parameters() const;
+  /// Throws Error(kUsage) where a layer's experts would run unfused, with the predicates that refused.
+  void require_fused(const Context& ctx) const;
 
   /// One micro-batch of training: adds to `losses`, and to the gradient of
   ///   state.loss_scale x cross_entropy + router_scale x (aux_loss x balance + z_loss x z)

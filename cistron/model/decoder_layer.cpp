@@ -6,25 +6,26 @@ namespace cistron::model {
 
 namespace {
 
-nn::SelfAttention::Options attention_options(const ModelConfig& c, const std::string& name) {
-  return {.name = name,
+nn::SelfAttention::Options attention_options(const ModelConfig& c, const LayerOptions& o) {
+  return {.name = o.name + ".attention",
           .hidden = c.hidden,
           .shape = {.num_heads = c.heads, .num_kv_heads = c.kv_heads, .head_dim = c.head_dim},
           .rope_theta = static_cast<float>(c.rope_theta),
           .clip_qkv = static_cast<float>(c.clip_qkv),
-          .init_std = static_cast<float>(c.init_std)};
+          .init_std = static_cast<float>(c.init_std),
+          .mxfp8 = o.mxfp8_attention};
 }
 
-nn::MoeBlock::Options moe_options(const ModelConfig& c, const std::string& name, Experts experts,
-                                  const std::optional<dist::Range>& held) {
-  return {.name = name,
+nn::MoeBlock::Options moe_options(const ModelConfig& c, const LayerOptions& o) {
+  return {.name = o.name + ".moe",
           .hidden = c.hidden,
           .intermediate = c.intermediate,
           .experts = c.experts,
           .top_k = c.top_k,
-          .loop = experts == Experts::kLoop,
+          .loop = o.loop,
           .init_std = static_cast<float>(c.init_std),
-          .held = held};
+          .mxfp8 = o.mxfp8_experts,
+          .held = o.held};
 }
 
 Tensor sum(Context& ctx, const Tensor& a, const Tensor& b) {
@@ -35,11 +36,11 @@ Tensor sum(Context& ctx, const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-DecoderLayer::DecoderLayer(const ModelConfig& c, const std::string& name, Experts experts, const std::optional<dist::Range>& held)
-    : attention_norm_({.name = name + ".attention_norm", .hidden = c.hidden, .eps = static_cast<float>(c.rms_eps)}),
-      moe_norm_({.name = name + ".moe_norm", .hidden = c.hidden, .eps = static_cast<float>(c.rms_eps)}),
-      attention_(attention_options(c, name + ".attention")),
-      moe_(moe_options(c, name + ".moe", experts, held)) {}
+DecoderLayer::DecoderLayer(const ModelConfig& c, const LayerOptions& o)
+    : attention_norm_({.name = o.name + ".attention_norm", .hidden = c.hidden, .eps = static_cast<float>(c.rms_eps)}),
+      moe_norm_({.name = o.name + ".moe_norm", .hidden = c.hidden, .eps = static_cast<float>(c.rms_eps)}),
+      attention_(attention_options(c, o)),
+      moe_(moe_options(c, o)) {}
 
 Tensor DecoderLayer::attention_forward(Context& ctx, const Tensor& x, const nn::Batch& batch, nn::Saved& saved) const {
   return attention_.forward(ctx, attention_norm_.forward(ctx, x, saved), batch, saved);

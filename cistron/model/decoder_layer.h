@@ -10,11 +10,17 @@
 
 namespace cistron::model {
 
+struct LayerOptions {
+  std::string name;
+  bool loop = false;                                  // over the experts
+  std::optional<dist::Range> held;                    // as MoeBlock::Options
+  bool mxfp8_experts = true, mxfp8_attention = true;  // where the recipe says so
+};
+
 /// h = x + attention(norm(x));  y = h + moe(norm(h)). T tokens, H hidden.
 class DecoderLayer {
  public:
-  DecoderLayer(const ModelConfig& config, const std::string& name, Experts experts,
-               const std::optional<dist::Range>& held = std::nullopt);
+  DecoderLayer(const ModelConfig& config, const LayerOptions& options);
 
   /// x [T, H] to y [T, H]; what backward needs, by the recompute policy, goes to `saved`. `router_stats` may be undefined; with
   /// `choices` [T, k] defined, those experts are taken.
@@ -25,6 +31,8 @@ class DecoderLayer {
                 const nn::Router::AuxLosses& aux) const;
 
   [[nodiscard]] std::vector<const Parameter*> parameters() const;
+  /// As MoeBlock's.
+  [[nodiscard]] std::string unfused(const Context& ctx) const { return moe_.unfused(ctx); }
 
  private:
   Tensor attention_forward(Context& ctx, const Tensor& x, const nn::Batch& batch, nn::Saved& saved) const;

@@ -9,10 +9,16 @@ namespace cistron::nn {
 
 SelfAttention::SelfAttention(const Options& options)
     : options_(options),
-      qkv_({.name = options.name + ".qkv", .in = options.hidden, .out = options.shape.qkv_width(), .init_std = options.init_std}),
-      out_(
-          {.name = options.name + ".out", .in = options.shape.out_width(), .out = options.hidden, .init_std = options.init_std}) {
-}
+      qkv_({.name = options.name + ".qkv",
+            .in = options.hidden,
+            .out = options.shape.qkv_width(),
+            .init_std = options.init_std,
+            .mxfp8 = options.mxfp8}),
+      out_({.name = options.name + ".out",
+            .in = options.shape.out_width(),
+            .out = options.hidden,
+            .init_std = options.init_std,
+            .mxfp8 = options.mxfp8}) {}
 
 float SelfAttention::scale() const { return 1.0F / std::sqrt(static_cast<float>(options_.shape.head_dim)); }
 
@@ -51,14 +57,13 @@ Tensor SelfAttention::attend(Context& ctx, const Tensor& qkv, const Batch& batch
                                .lse = lse});
   saved.push("attention.qkv", qkv);
   saved.push("attention.lse", lse);
+  saved.push("attention.out", out);
   return out;
 }
 
 Tensor SelfAttention::backward(Context& ctx, const Tensor& dy, const Batch& batch, Saved& saved) const {
-  // The output product's input is the attention's output: saved once, read twice.
-  const Tensor out = saved.pop("linear.x");
-  saved.push("linear.x", out);
   const Tensor dout = out_.backward(ctx, dy, saved);
+  const Tensor out = saved.pop("attention.out");
   const Tensor lse = saved.pop("attention.lse");
   const Tensor qkv = saved.pop("attention.qkv");
   Tensor dqkv = ctx.empty(qkv.shape());

@@ -19,6 +19,7 @@ class SelfAttention {
     float clip_qkv = 0.0F;  // 0: none
     bool causal = true;
     float init_std = 0.02F;
+    bool mxfp8 = false;  // the two products, where the recipe says so
   };
   explicit SelfAttention(const Options& options);
 

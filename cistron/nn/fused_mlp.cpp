@@ -18,6 +18,7 @@ std::string refusal(const Context& ctx, Operations operations) {
   const Shape &gate_up = weight(operations, 1).shape, &down = weight(operations, 3).shape;
   if (gate_up[1] != 2 * down[2] || gate_up[2] != down[1])
     return fmt::format("gate and up {} and down {} are not those of one MLP", to_string(gate_up), to_string(down));
+  if (ctx.in_mxfp8(weight(operations, 1)) || ctx.in_mxfp8(weight(operations, 3))) return "its weights are in MXFP8";
   return ops::grouped_swiglu_refusal(ctx, down[1], down[2]);
 }
 

@@ -5,7 +5,7 @@
 
 namespace cistron::nn {
 
-/// y [T, out] = x [T, in] w^T, w [out, in], in the activations' dtype.
+/// y [T, out] = x [T, in] w^T, w [out, in], in the activations' dtype, or in MXFP8.
 class Linear {
  public:
   struct Options {
@@ -13,6 +13,7 @@ class Linear {
     int64_t in = 0;
     int64_t out = 0;
     float init_std = 0.02F;
+    bool mxfp8 = false;  // where the recipe says so
   };
   explicit Linear(const Options& options);
 

@@ -9,17 +9,18 @@ namespace {
 
 Sequential make_experts(const MoeBlock::Options& o) {
   const dist::Range held = o.held.value_or(dist::Range{0, -1});
-  const auto linear = [&](const char* name, int64_t in, int64_t out) {
+  const auto linear = [&](const char* name, int64_t in, int64_t out, int64_t sections) {
     return GroupedLinear{{.experts = o.experts,
                           .in = in,
                           .out = out,
                           .name = o.name + name,
                           .init_std = o.init_std,
+                          .mx_sections = o.mxfp8 ? sections : 0,
                           .begin = held.begin,
                           .count = held.count}};
   };
-  return Sequential{Gather{}, linear(".gate_up", o.hidden, 2 * o.intermediate), ScaledSwiGlu{},
-                    linear(".down", o.intermediate, o.hidden), Combine{}};
+  return Sequential{Gather{}, linear(".gate_up", o.hidden, 2 * o.intermediate, 2), ScaledSwiGlu{},
+                    linear(".down", o.intermediate, o.hidden, 1), Combine{}};
 }
 
 }  // namespace
@@ -101,6 +102,12 @@ Sequential::Gradients MoeBlock::backward_spread(Context& ctx, const Tensor& dy, 
   route.room.tokens = saved.pop("exchange.received").dim(0);
   const auto [dx, dweights] = experts_backward(ctx, dist::send_tokens(ctx, route, dy), saved);
   return {.dx = dist::return_tokens(ctx, route, dx), .dweights = dist::return_tokens(ctx, route, dweights)};
+}
+
+std::string MoeBlock::unfused(const Context& ctx) const {
+  if (options_.loop) return "the experts run one after the other";
+  const std::vector<std::string> refusals = grouped_.refusals(ctx);
+  return fmt::format("{}", fmt::join(refusals, "; "));
 }
 
 std::vector<const Parameter*> MoeBlock::parameters() const {

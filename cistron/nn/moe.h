@@ -22,6 +22,7 @@ class MoeBlock {
     int64_t top_k = 0;
     bool loop = false;
     float init_std = 0.02F;
+    bool mxfp8 = true;                // the experts, where the recipe says so
     std::optional<dist::Range> held;  // the experts on this rank: those of dist::experts_of; none given: all of them
   };
   explicit MoeBlock(const Options& options);
@@ -36,6 +37,8 @@ class MoeBlock {
 
   [[nodiscard]] std::vector<const Parameter*> parameters() const;
   [[nodiscard]] const Sequential& experts() const { return grouped_; }
+  /// Why the experts would run unfused; empty where they don't.
+  [[nodiscard]] std::string unfused(const Context& ctx) const;
 
  private:
   [[nodiscard]] bool is_spread(const Context& ctx) const;

@@ -1,6 +1,7 @@
 #include "cistron/nn/operation.h"
 
 #include "cistron/core/checked.h"
+#include "cistron/nn/mx_products.h"
 #include "cistron/nn/routed_rows.h"
 #include "cistron/ops/grouped_gemm.h"
 #include "cistron/ops/swiglu.h"
@@ -29,19 +30,26 @@ GroupedLinear::GroupedLinear(const Options& options)
     : weight_{.name = options.name,
               .shape = {options.experts, options.out, options.in},
               .init_std = options.init_std,
+              .mx_sections = options.mx_sections,
               .begin = options.begin,
               .count = options.count} {}
 
 Tensor GroupedLinear::forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const {
-  Tensor y = ctx.empty({x.dim(0), weight_.shape[1]});
-  ops::grouped_gemm_forward(ctx, {.x = x, .w = ctx.weights(weight_), .groups = groups, .out = y});
-  saved.push("grouped_linear.x", x);
+  Tensor y;
+  if (ctx.in_mxfp8(weight_)) {
+    y = mx_forward(ctx, weight_, x, groups, saved);
+  } else {
+    y = ctx.empty({x.dim(0), weight_.shape[1]});
+    ops::grouped_gemm_forward(ctx, {.x = x, .w = ctx.weights(weight_), .groups = groups, .out = y});
+    saved.push("grouped_linear.x", x);
+  }
   report_rows(ctx, weight_.name, y, groups);
   return y;
 }
 
 Tensor GroupedLinear::backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved,
                                Tensor& /*drow_weight*/) const {
+  if (ctx.in_mxfp8(weight_)) return mx_backward(ctx, weight_, dy, groups, saved);
   const Tensor x = saved.pop("grouped_linear.x");
   const GradSink sink = ctx.grad(weight_);
   ops::grouped_gemm_wgrad(ctx, {.dy = dy, .x = x, .groups = groups, .out = sink.grad, .accumulate = sink.accumulate});

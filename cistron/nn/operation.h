@@ -50,8 +50,9 @@ class GroupedLinear final : public Operation {
     int64_t out = 0;
     std::string name = "grouped_linear";
     float init_std = 0.02F;
-    int64_t begin = 0;   // this rank holds experts [begin, begin + count)
-    int64_t count = -1;  // -1: all of them
+    int64_t mx_sections = 1;  // as Parameter::mx_sections; 0: in bf16 whatever the recipe
+    int64_t begin = 0;        // this rank holds experts [begin, begin + count)
+    int64_t count = -1;       // -1: all of them
   };
   explicit GroupedLinear(const Options& options);
 

@@ -16,6 +16,11 @@ void Saved::push(const std::string& name, const ops::Groups& groups) {
   push(name + ".token_rows", groups.token_rows);
 }
 
+void Saved::push(const std::string& name, const MxOperand& activation) {
+  push(name + ".elements", activation.elements);
+  push(name + ".scales", activation.scales);
+}
+
 Tensor Saved::pop(const std::string& name) {
   CISTRON_CHECK(!entries_.empty(), "[saved] '{}' is asked for and nothing is left", name);
   CISTRON_CHECK(entries_.back().name == name, "[saved] '{}' is asked for and '{}' is on top", name, entries_.back().name);
@@ -32,6 +37,13 @@ ops::Groups Saved::pop_groups(const std::string& name) {
   groups.counts = pop(name + ".counts");
   groups.starts = pop(name + ".starts");
   return groups;
+}
+
+MxOperand Saved::pop_mx(const std::string& name, int64_t group) {
+  MxOperand activation{.group = group};
+  activation.scales = pop(name + ".scales");
+  activation.elements = pop(name + ".elements");
+  return activation;
 }
 
 int64_t Saved::bytes() const {

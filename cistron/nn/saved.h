@@ -12,9 +12,11 @@ class Saved {
  public:
   void push(std::string name, Tensor tensor);
   void push(const std::string& name, const ops::Groups& groups);
+  void push(const std::string& name, const MxOperand& activation);
   /// Throws unless `name` is on top.
   Tensor pop(const std::string& name);
   ops::Groups pop_groups(const std::string& name);
+  MxOperand pop_mx(const std::string& name, int64_t group);
 
   [[nodiscard]] bool empty() const { return entries_.empty(); }
   /// Bytes of everything held (a tensor saved twice counts twice).

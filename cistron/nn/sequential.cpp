@@ -77,15 +77,20 @@ std::string Sequential::plan(const Context& ctx) const {
     const size_t count = step.end - step.begin;
     text += fmt::format("{}: {}\n", step.operation->describe(), count == 1 ? "one operation" : fmt::format("fuses {}", count));
   }
-  return text + refusals(ctx);
+  for (const std::string& line : refusals(ctx)) text += line + '\n';
+  return text;
 }
 
-std::string Sequential::refusals(const Context& ctx) const {
-  std::string text;
+std::vector<std::string> Sequential::refusals(const Context& ctx) const {
+  const auto all = steps(ctx);
+  const auto runs_fused = [&](const Match& match) {
+    return std::ranges::any_of(
+        all, [&](const Step& step) { return step.end - step.begin > 1 && step.begin < match.end && match.begin < step.end; });
+  };
+  std::vector<std::string> lines;
   for (const Match& match : matches_)
-    if (const std::string reason = refusal(ctx, match); !reason.empty())
-      text += fmt::format("{}: not fused, {}\n", match.name, reason);
-  return text;
+    if (!runs_fused(match)) lines.push_back(fmt::format("{}: not fused, {}", match.name, refusal(ctx, match)));
+  return lines;
 }
 
 std::vector<const Parameter*> Sequential::parameters() const {

@@ -49,8 +49,8 @@ class Sequential {
 
   /// A line for each operation that runs, and for each fusion that matched: taken, or what refused it.
   [[nodiscard]] std::string plan(const Context& ctx) const;
-  /// What refused each fusion that matched; empty where all that can be fused is.
-  [[nodiscard]] std::string refusals(const Context& ctx) const;
+  /// What refused each fusion of operations that run unfused: "fused MLP: not fused, ...". Empty where all that can be fused is.
+  [[nodiscard]] std::vector<std::string> refusals(const Context& ctx) const;
   [[nodiscard]] std::vector<const Parameter*> parameters() const;
 
  private:

@@ -49,4 +49,15 @@ void build_groups(Context& ctx, const BuildGroups& args) {
   dispatch("build_groups", ctx, with_scratch, cpu::build_groups, cuda::build_groups);
 }
 
+Groups one_group(Context& ctx, int64_t rows) {
+  const auto shape_alone = [&](const Shape& shape) { return Tensor::view(nullptr, shape, DType::kI32, ctx.device); };
+  const Groups groups{.starts = ctx.empty({2}, DType::kI32),
+                      .counts = ctx.empty({1}, DType::kI32),
+                      .source_row = shape_alone({rows}),
+                      .weight = {},
+                      .token_rows = shape_alone({rows, 1})};
+  dispatch("one_group", ctx, OneGroup{groups}, cpu::one_group, cuda::one_group);
+  return groups;
+}
+
 }  // namespace cistron::ops

@@ -47,12 +47,21 @@ struct BuildGroups {
 };
 void build_groups(Context& ctx, const BuildGroups& args);
 
+/// All `rows` rows as one expert's: what a grouped product takes for a single layer. Only starts, counts and the numbers of rows
+/// mean anything.
+Groups one_group(Context& ctx, int64_t rows);
+struct OneGroup {
+  const Groups& groups;  // starts and counts are written
+};
+
 }  // namespace cistron::ops
 
 namespace cistron::cpu {
+void one_group(Context& ctx, const ops::OneGroup& args);
 void build_groups(Context& ctx, const ops::BuildGroups& args);
 }  // namespace cistron::cpu
 
 namespace cistron::cuda {
+void one_group(Context& ctx, const ops::OneGroup& args);
 void build_groups(Context& ctx, const ops::BuildGroups& args);
 }  // namespace cistron::cuda

@@ -31,6 +31,12 @@ MxDecoded decoded(const Context& ctx, const MxOperand& a, const MxOperand& b) {
 
 }  // namespace
 
+MxDecoded mx_decoded(const Context& ctx, const Mxfp8GroupedGemm& args) {
+  MxDecoded scratch = decoded(ctx, args.x, args.w);
+  if (!ctx.target().is_cuda() && args.out.dtype() != DType::kF32) scratch.sum = ctx.empty(args.out.shape(), DType::kF32);
+  return scratch;
+}
+
 void mxfp8_grouped_gemm(Context& ctx, const Mxfp8GroupedGemm& args) {
   constexpr auto kOp = "mxfp8_grouped_gemm";
   check_pair(kOp, args.x, args.w);
@@ -42,8 +48,7 @@ void mxfp8_grouped_gemm(Context& ctx, const Mxfp8GroupedGemm& args) {
   check_tensor(kOp, "out", args.out, {args.x.rows(), args.w.rows()},
                args.out.dtype() == DType::kBF16 ? DType::kBF16 : DType::kF32);
   Mxfp8GroupedGemm with_scratch = args;
-  with_scratch.decoded = decoded(ctx, args.x, args.w);
-  if (!ctx.target().is_cuda() && args.out.dtype() != DType::kF32) with_scratch.decoded.sum = ctx.empty(args.out.shape(), DType::kF32);
+  with_scratch.decoded = mx_decoded(ctx, args);
   dispatch(kOp, ctx, with_scratch, cpu::mxfp8_grouped_gemm, cuda::mxfp8_grouped_gemm);
 }
 

@@ -26,6 +26,8 @@ struct Mxfp8GroupedGemm {
   MxDecoded decoded = {};
 };
 void mxfp8_grouped_gemm(Context& ctx, const Mxfp8GroupedGemm& args);
+/// That scratch, for operations that call a backend's product themselves.
+MxDecoded mx_decoded(const Context& ctx, const Mxfp8GroupedGemm& args);
 
 struct Mxfp8GroupedWgrad {
   const MxOperand& dy;  // [N, R]

@@ -49,6 +49,11 @@ struct RunConfig {
   } optimizer;
 
   std::string recipe = "auto";
+  struct Mxfp8 {
+    int64_t group = 128;
+    bool attention = true;
+    int64_t bf16_first = 0, bf16_last = 0;
+  } mxfp8;
   std::string experts = "grouped";
   bool require_fused = false;
 
@@ -71,6 +76,7 @@ struct RunConfig {
   [[nodiscard]] int64_t micro_batches() const { return train.batch_tokens / train.micro_batch_tokens; }
   /// "auto" must have been resolved.
   [[nodiscard]] Precision precision() const;
+  [[nodiscard]] model::Mxfp8Layers mxfp8_layers() const;
   [[nodiscard]] model::Recompute recompute() const;
   [[nodiscard]] model::Experts experts_kind() const;
 };
@@ -84,6 +90,10 @@ RunConfig load_config(const std::filesystem::path& file, const std::vector<std::
 /// Puts values where 0 or "auto" stands, and checks what several keys mean together. `fast_bf16`: whether the device multiplies
 /// bf16 fast, so that recipe "auto" takes it. Throws Error(kUsage).
 void resolve(RunConfig& config, bool fast_bf16);
+
+/// Throws Error(kUsage) where the recipe is mxfp8 and its keys, the model's widths or the kind of experts don't fit it. `resolve`
+/// asks it.
+void check_mxfp8(const RunConfig& config);
 
 /// Every key with its value, as TOML that `parse_config` reads back to an equal configuration.
 std::string to_toml(const RunConfig& config);

@@ -26,11 +26,25 @@ void resolve_lengths(RunConfig& c) {
 
 }  // namespace
 
+void check_mxfp8(const RunConfig& c) {
+  if (c.mxfp8.group != 128 && c.mxfp8.group != 32)
+    refuse(fmt::format("precision.mxfp8.group = {}", c.mxfp8.group), "[precision]", "give 128 or 32");
+  if (c.recipe != "mxfp8") return;
+  if (c.experts == "loop") refuse("the loop over experts runs in fp32 and bf16 alone", "moe.experts", "use \"grouped\"");
+  const Device device{c.device.kind == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu};
+  model::check_mxfp8(c.model, c.mxfp8_layers(), c.precision(), device, "precision.recipe");
+}
+
 int64_t RunConfig::total_steps() const { return train.steps > 0 ? train.steps : ceil_div(train.tokens, train.batch_tokens); }
 
 Precision RunConfig::precision() const {
   CISTRON_CHECK(recipe != "auto", "the recipe was not resolved");
+  if (recipe == "mxfp8") return mxfp8.group == 32 ? Precision::kMxfp8Group32 : Precision::kMxfp8;
   return recipe == "bf16" ? Precision::kBF16 : Precision::kF32;
+}
+
+model::Mxfp8Layers RunConfig::mxfp8_layers() const {
+  return {.bf16_first = mxfp8.bf16_first, .bf16_last = mxfp8.bf16_last, .attention = mxfp8.attention};
 }
 
 model::Recompute RunConfig::recompute() const {
@@ -48,6 +62,7 @@ void resolve(RunConfig& config, bool fast_bf16) {
   if (config.device.kind == "auto") config.device.kind = "cpu";
   if (config.device.kind == "cuda" && config.experts == "loop")
     refuse("the loop over experts runs on the CPU alone", "moe.experts", "use \"grouped\", or device.kind = \"cpu\"");
+  check_mxfp8(config);
 }
 
 }  // namespace cistron::train

@@ -90,6 +90,10 @@ void check_sizes(const EngineOptions& options) {
 
 }  // namespace
 
+model::DecoderOptions decoder_options(const EngineOptions& options) {
+  return {.experts = options.experts, .mesh = options.sharing.shape, .rank = options.sharing.rank, .mxfp8 = options.mxfp8};
+}
+
 std::string MemoryPlan::report() const {
   const std::string on_the_way = gathered > 0 ? ", gathered " + megabytes(gathered) : "";
   return fmt::format("memory {}: parameters {}, gradients {}, optimizer {}{}, activations {}", megabytes(total()),
@@ -127,6 +131,7 @@ MemoryPlan Engine::plan(const EngineOptions& options) {
   check_sizes(options);
   const auto mesh = dist::meta_mesh(options.sharing.shape, options.sharing.rank);
   Engine engine(options, meta_arenas(), Device{DeviceKind::kMeta}, nullptr, mesh.get());
+  if (options.require_fused) engine.decoder_.require_fused(engine.ctx_);
   const auto batch = [](int64_t tokens) { return nn::meta_batch(tokens, tokens); };  // of one-token sequences at worst
   const std::vector<nn::Batch> batches(static_cast<size_t>(std::min<int64_t>(options.micro_batches, 2)),
                                        batch(options.micro_batch_tokens));
@@ -152,7 +157,7 @@ Engine::Engine(const EngineOptions& options, Arenas arenas, Device device, Threa
            .precision = options.precision,
            .mesh = options.sharing.shape.size() > 1 ? mesh : nullptr,
            .headroom = options.headroom},
-      decoder_(options.model, options.experts, options.sharing.shape, options.sharing.rank),
+      decoder_(options.model, decoder_options(options)),
       parameters_(nn::make_parameters(decoder_.parameters(), options.precision, arenas_.parameters, options.sharing,
                                       device.is_meta() ? nullptr : ctx_.mesh)),
       inputs_(ctx_, options.micro_batches, options.micro_batch_tokens),

@@ -21,6 +21,8 @@ struct EngineOptions {
   Precision precision = Precision::kF32;
   model::Recompute recompute = model::Recompute::kNone;
   model::Experts experts = model::Experts::kGrouped;
+  model::Mxfp8Layers mxfp8;
+  bool require_fused = false;      ///< Error(kUsage) from `plan` where a layer's experts would run unfused
   int64_t micro_batch_tokens = 0;  ///< the most that this rank gets of one
   int64_t eval_batch_tokens = 0;   ///< the same of a validation batch; 0: no validation is planned for
   int64_t micro_batches = 1;       ///< in a step
@@ -33,6 +35,8 @@ struct EngineOptions {
   double weight_decay = 0.1;
   double clip = 1.0;  ///< 0: no clipping
 };
+
+model::DecoderOptions decoder_options(const EngineOptions& options);
 
 /// Bytes by kind, as a run on the meta device found them.
 struct MemoryPlan {

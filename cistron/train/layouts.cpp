@@ -11,7 +11,7 @@ namespace cistron::train {
 namespace {
 
 int64_t held_parameters(const EngineOptions& options) {
-  const model::Decoder decoder(options.model, options.experts, options.sharing.shape, options.sharing.rank);
+  const model::Decoder decoder(options.model, decoder_options(options));
   const auto parameters = decoder.parameters();
   const auto rows = nn::rows_of_rank(parameters, options.sharing);
   int64_t sum = 0;

@@ -40,6 +40,8 @@ EngineOptions engine_options(const RunConfig& c, const dist::MeshShape& shape, i
           .precision = c.precision(),
           .recompute = c.recompute(),
           .experts = c.experts_kind(),
+          .mxfp8 = c.mxfp8_layers(),
+          .require_fused = c.require_fused,
           .micro_batch_tokens = of_rank(c.train.micro_batch_tokens),
           .eval_batch_tokens = of_rank(evaluation_tokens(c)),
           .micro_batches = c.micro_batches(),

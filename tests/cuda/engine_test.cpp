@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "cistron/cpu/ref/router.h"
 #include "cistron/dist/single.h"
 #include "cistron/train/checkpoint.h"
 #include "cistron/train/checkpoint_slices.h"
@@ -89,9 +90,60 @@ TEST_F(CudaEngine, GradientsInBf16AreAsGoodAsTheCpus) {
   EXPECT_GT(norm(wrong, exact), 2 * norm(cpu, exact)) << "the bound lets a tenth more through";
 }
 
+/// A step's gradients and loss; with `choices` recorded where it is empty, and taken where it is not.
+struct OneStep {
+  std::vector<float> gradients;
+  double loss = 0.0;
+};
+OneStep one_step(const Device& device, Precision precision, std::vector<int32_t>& choices, ThreadPool& pool) {
+  EngineOptions options = test::wide_step_options(device, precision);
+  options.record = false;
+  Engine engine(options, Engine::plan(options), &pool);
+  engine.initialise(3);
+  const auto packed = test::random_batch(options.micro_batch_tokens, 1);
+  nn::Batch batch = nn::view_of(packed);
+  if (choices.empty())
+    engine.context().observe = [&](std::string_view module, const Tensor& logits) {
+      if (!module.ends_with(".moe.router")) return;
+      cpu::ref::Matrix<double> host(logits.dim(0), logits.dim(1));
+      ops::read_pieces(engine.context(), logits, [&](std::span<const std::byte> piece) {
+        const std::span values(reinterpret_cast<const float*>(piece.data()), piece.size() / sizeof(float));
+        host.data.assign(values.begin(), values.end());
+      });
+      const auto experts = cpu::ref::top_k(cpu::ref::router_probs(host), options.model.top_k);
+      choices.insert(choices.end(), experts.data.begin(), experts.data.end());
+    };
+  else
+    batch.choices = Tensor::view(std::span(choices)).reshape({options.model.layers * packed.num_tokens(), options.model.top_k});
+  const StepResult result = engine.step(std::span(&batch, 1), static_cast<double>(packed.label_count), 1e-3);
+  EXPECT_TRUE(result.finite);
+  return {test::values_of(engine, &nn::LocalParameters::Entry::grad), result.loss};
+}
+
+// The CPU takes the experts that the card's router chose. The same bytes and scales, other sums: the card may be as far from fp32
+// as the CPU's mxfp8 is, and a tenth more; from the CPU's mxfp8 itself, a third of that (a value that falls to the other side of
+// a boundary is off by a step, but few do).
+TEST_F(CudaEngine, GradientsInMxfp8AreTheCpus) {
+  ThreadPool pool(2);
+  for (const Precision precision : {Precision::kMxfp8, Precision::kMxfp8Group32}) {
+    std::vector<int32_t> choices;
+    const OneStep card = one_step(kCard, precision, choices, pool), cpu = one_step({}, precision, choices, pool),
+                  exact = one_step({}, Precision::kF32, choices, pool);
+    const double error = norm(cpu.gradients, exact.gradients);
+    EXPECT_LE(norm(card.gradients, exact.gradients), 1.1 * error);
+    EXPECT_LE(norm(card.gradients, cpu.gradients), error / 3);
+    EXPECT_NEAR(card.loss, exact.loss, 2 * std::abs(cpu.loss - exact.loss) + 0x1p-9 * exact.loss / std::sqrt(192.0));
+    const OneStep other = one_step({}, precision == Precision::kMxfp8 ? Precision::kBF16 : Precision::kMxfp8, choices, pool);
+    EXPECT_GT(norm(other.gradients, cpu.gradients), error / 3) << "another recipe passes too";
+    std::printf("[          ] mxfp8/%ld: card from CPU %.2e, card from fp32 %.2e, CPU from fp32 %.2e\n",
+                static_cast<long>(mx_group(precision)), norm(card.gradients, cpu.gradients),
+                norm(card.gradients, exact.gradients), error);
+  }
+}
+
 TEST_F(CudaEngine, RecordedIsLaunchedToTheBit) {
-  for (const Precision precision : {Precision::kF32, Precision::kBF16}) {
-    EngineOptions options = step_options(kCard, precision);
+  for (const Precision precision : {Precision::kF32, Precision::kBF16, Precision::kMxfp8, Precision::kMxfp8Group32}) {
+    EngineOptions options = test::wide_step_options(kCard, precision);
     const auto recorded = trained(options, 6);
     options.record = false;
     EXPECT_TRUE(same_bits(recorded, trained(options, 6)));
@@ -100,8 +152,8 @@ TEST_F(CudaEngine, RecordedIsLaunchedToTheBit) {
 }
 
 TEST_F(CudaEngine, TwoRunsAreEqualToTheBit) {
-  for (const Precision precision : {Precision::kF32, Precision::kBF16}) {
-    const EngineOptions options = step_options(kCard, precision);
+  for (const Precision precision : {Precision::kF32, Precision::kBF16, Precision::kMxfp8, Precision::kMxfp8Group32}) {
+    const EngineOptions options = test::wide_step_options(kCard, precision);
     EXPECT_TRUE(same_bits(trained(options, 8), trained(options, 8)));
   }
 }
@@ -115,20 +167,26 @@ TEST_F(CudaEngine, RecomputingChangesNoBit) {
   }
 }
 
-TEST_F(CudaEngine, ThePlanIsWhatTheArenasHold) {
-  for (const auto recompute : {model::Recompute::kNone, model::Recompute::kMlp, model::Recompute::kLayer}) {
-    EngineOptions options = step_options(kCard, Precision::kBF16);
-    options.recompute = recompute;
-    const MemoryPlan plan = Engine::plan(options);
-    Engine engine(options, plan, nullptr);
-    engine.initialise(1);
-    run_steps(engine, options, 1, 3);
-    const auto held_out = test::random_batch(128, 6);
-    engine.evaluate(nn::view_of(held_out));
-    EXPECT_EQ(engine.peak().total(), plan.total());
-    EXPECT_EQ(engine.peak().activations, plan.activations);
-  }
+class CudaPlan : public testing::TestWithParam<std::tuple<Precision, model::Recompute>> {};
+
+TEST_P(CudaPlan, IsWhatTheArenasHold) {
+  CISTRON_NEEDS_CARD();
+  const auto [precision, recompute] = GetParam();
+  EngineOptions options = test::wide_step_options(kCard, precision);
+  options.recompute = recompute;
+  const MemoryPlan plan = Engine::plan(options);
+  Engine engine(options, plan, nullptr);
+  engine.initialise(1);
+  run_steps(engine, options, 1, 3);
+  const auto held_out = test::random_batch(128, 6);
+  engine.evaluate(nn::view_of(held_out));
+  EXPECT_EQ(engine.peak().total(), plan.total());
+  EXPECT_EQ(engine.peak().activations, plan.activations);
 }
+INSTANTIATE_TEST_SUITE_P(Recipes, CudaPlan,
+                         testing::Combine(testing::Values(Precision::kBF16, Precision::kMxfp8, Precision::kMxfp8Group32),
+                                          testing::Values(model::Recompute::kNone, model::Recompute::kMlp,
+                                                          model::Recompute::kLayer)));
 
 TEST_F(CudaEngine, EvaluationIsTheCpus) {
   ThreadPool pool(2);

@@ -28,6 +28,15 @@ inline EngineOptions step_options(const Device& device, Precision precision = Pr
   return {.model = model, .device = device, .precision = precision, .micro_batch_tokens = 192, .eval_batch_tokens = 128};
 }
 
+/// With widths that mxfp8 takes.
+inline EngineOptions wide_step_options(const Device& device, Precision precision) {
+  EngineOptions options = step_options(device, precision);
+  options.model.hidden = options.model.intermediate = 256;
+  options.model.heads = options.model.kv_heads = 4;
+  options.model.head_dim = 64;
+  return options;
+}
+
 /// The bytes of one array of every parameter.
 inline std::vector<float> values_of(Engine& engine, Tensor nn::LocalParameters::Entry::* array) {
   std::vector<float> all;

@@ -33,6 +33,7 @@ struct Recipe {
   int64_t experts = 5, top_k = 2;
   model::Experts kernel = model::Experts::kGrouped;
   bool reshard = true;
+  bool wide = false;    // widths that mxfp8 takes
   bool skewed = false;  // choices of experts as given: few experts at a time, in turns
 };
 
@@ -49,6 +50,11 @@ EngineOptions options_of(const Recipe& recipe, const MeshShape& shape, int rank)
   options.model.experts = recipe.experts;
   options.model.top_k = recipe.top_k;
   options.experts = recipe.kernel;
+  if (recipe.wide) {
+    options.model.hidden = options.model.intermediate = 128;
+    options.model.heads = options.model.kv_heads = 4;
+    options.model.head_dim = 32;
+  }
   options.model.init_std = 0.1;
   options.recompute = recipe.recompute;
   options.micro_batch_tokens = data::most_tokens_of_rank(recipe.tokens, kLongest, shape.size());
@@ -317,9 +323,16 @@ void record(const Recipe& recipe, Recorded& data) {
   }
 }
 
-// In bf16 a layout may be as far from fp32 as one rank in bf16 is, twice; the choices are those of one rank in bf16.
-TEST_P(Layouts, InBf16WithRecordedChoicesErrAsOneRankDoes) {
-  const Recipe low{.name = "bf16", .precision = Precision::kBF16, .micro_batches = 1}, high{.name = "fp32", .micro_batches = 1};
+// In bf16 and mxfp8 a layout may be as far from fp32 as one rank is, twice; the choices are those of one rank.
+class LowPrecisionLayouts : public Layouts {
+ protected:
+  void check(const Recipe& low);
+};
+
+void LowPrecisionLayouts::check(const Recipe& low) {
+  SCOPED_TRACE(low.name);
+  Recipe high = low;
+  high.precision = Precision::kF32;
   Recorded data = batches_of(low);
   record(low, data);
   const Trace exact = train_on(high, data, nullptr), one = train_on(low, data, nullptr);
@@ -341,6 +354,16 @@ TEST_P(Layouts, InBf16WithRecordedChoicesErrAsOneRankDoes) {
     }
   });
 }
+
+TEST_P(LowPrecisionLayouts, InBf16ErrAsOneRankDoes) {
+  check({.name = "bf16", .precision = Precision::kBF16, .micro_batches = 1});
+}
+TEST_P(LowPrecisionLayouts, InMxfp8ErrAsOneRankDoes) {
+  check({.name = "mxfp8/128", .precision = Precision::kMxfp8, .micro_batches = 1, .wide = true});
+  check({.name = "mxfp8/32 replicated", .precision = Precision::kMxfp8Group32, .fsdp = false, .micro_batches = 1, .wide = true});
+  check({.name = "mxfp8/32", .precision = Precision::kMxfp8Group32, .micro_batches = 1, .wide = true});
+}
+INSTANTIATE_TEST_SUITE_P(Dist, LowPrecisionLayouts, testing::ValuesIn(layout_worlds()), world_name);
 
 }  // namespace
 }  // namespace cistron::test

@@ -34,7 +34,7 @@ model::ModelConfig config_of(int64_t experts) {
 class Part {
  public:
   Part(Context& ctx, const model::ModelConfig& config, Experts experts, const MeshShape& shape, int rank)
-      : decoder_(config, experts, shape, rank),
+      : decoder_(config, {.experts = experts, .mesh = shape, .rank = rank}),
         parameters_(decoder_.parameters(), ctx.precision, arenas(ctx)),
         losses_(model::empty_losses(ctx, config)),
         ctx_(ctx) {
@@ -147,7 +147,7 @@ TEST_P(SpreadDecoder, IsTheDecoderOfOneRank) {
 TEST_P(SpreadDecoder, MoreExpertParallelRanksThanExpertsAreRefused) {
   run([](Communicator& world) {
     if (world.size() < 3) return;
-    EXPECT_THAT(error_of([&] { model::Decoder(config_of(2), Experts::kGrouped, {1, world.size()}, world.rank()); }),
+    EXPECT_THAT(error_of([&] { model::Decoder(config_of(2), {.mesh = {1, world.size()}, .rank = world.rank()}); }),
                 testing::HasSubstr("expert-parallel ranks for 2 experts"));
   });
 }

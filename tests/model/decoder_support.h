@@ -75,7 +75,7 @@ class RandomBatch {
 class SmallModel {
  public:
   SmallModel(Context& ctx, const model::ModelConfig& config, model::Experts experts = model::Experts::kGrouped)
-      : decoder(config, experts), parameters(decoder.parameters(), ctx.precision, arenas(ctx)), ctx_(ctx) {
+      : decoder(config, {.experts = experts}), parameters(decoder.parameters(), ctx.precision, arenas(ctx)), ctx_(ctx) {
     ctx.parameters = &parameters;
     parameters.initialise(ctx, 3);
     losses = model::empty_losses(ctx, config);

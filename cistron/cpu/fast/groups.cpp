@@ -32,6 +32,13 @@ void place_segments(const ops::Groups& groups, int64_t alignment) {
 
 }  // namespace
 
+void one_group(Context& ctx, const ops::OneGroup& args) {
+  const int64_t rows = args.groups.max_rows();
+  args.groups.counts.data<int32_t>()[0] = narrow<int32_t>(rows);
+  args.groups.starts.data<int32_t>()[0] = 0;
+  args.groups.starts.data<int32_t>()[1] = narrow<int32_t>(round_up(rows, ops::row_alignment(ctx)));
+}
+
 // Serial: a few integer operations a choice, far below the products that follow.
 void build_groups(Context& ctx, const ops::BuildGroups& args) {
   const ops::Groups& groups = args.groups;

@@ -49,7 +49,7 @@ void grouped_swiglu_backward(Context& ctx, const ops::GroupedSwigluBackward& arg
 }
 
 std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate) {
-  if (ctx.precision != Precision::kBF16) return "only bf16 has a fused kernel on CUDA";
+  if (ctx.activation_dtype() != DType::kBF16) return "only bf16 has a fused kernel on CUDA";
   if (ctx.gemm == GemmKernels::kPortable) return "the portable kernels are asked for";
   if (const int card = compute_capability(ctx); card != 90)
     return fmt::format("the card is sm_{}, the kernel Hopper's (sm_90)", card);

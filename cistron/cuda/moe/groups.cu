@@ -59,7 +59,22 @@ __global__ void __launch_bounds__(kSortThreads)
   });
 }
 
+__global__ void one_group_kernel(int32_t* starts, int32_t* counts, int32_t rows, int32_t end) {
+  starts[0] = 0;
+  starts[1] = end;
+  counts[0] = rows;
+}
+
 }  // namespace
+
+void one_group(Context& ctx, const ops::OneGroup& args) {
+  const DeviceGuard guard(ctx);
+  const ops::Groups& groups = args.groups;
+  const int64_t rows = groups.max_rows();
+  one_group_kernel<<<1, 1, 0, stream(ctx)>>>(device::pointer<int32_t>(groups.starts), device::pointer<int32_t>(groups.counts),
+                                             narrow<int32_t>(rows), narrow<int32_t>(round_up(rows, ops::row_alignment(ctx))));
+  CISTRON_CUDA_CHECK(cudaGetLastError());
+}
 
 void build_groups(Context& ctx, const ops::BuildGroups& args) {
   const DeviceGuard guard(ctx);
