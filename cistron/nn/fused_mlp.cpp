@@ -7,30 +7,35 @@
 
 namespace cistron::nn {
 
+std::vector<OperationKind> expert_mlp_pattern() {
+  using enum OperationKind;
+  return {kGather, kGroupedLinear, kScaledSwiGlu, kGroupedLinear, kCombine};
+}
+
+const Parameter& weight_at(MatchedOperations operations, size_t place) { return *operations[place]->parameters().front(); }
+
+std::string not_one_mlp(const Parameter& gate_up, const Parameter& down) {
+  if (gate_up.shape[1] == 2 * down.shape[2] && gate_up.shape[2] == down.shape[1]) return "";
+  return fmt::format("gate and up {} and down {} are not those of one MLP", to_string(gate_up.shape), to_string(down.shape));
+}
+
 namespace {
 
-using Operations = std::span<const std::unique_ptr<Operation>>;
-
-/// Of the pattern's two linears: places 1 and 3.
-const Parameter& weight(Operations operations, size_t place) { return *operations[place]->parameters().front(); }
-
-std::string refusal(const Context& ctx, Operations operations) {
-  const Shape &gate_up = weight(operations, 1).shape, &down = weight(operations, 3).shape;
-  if (gate_up[1] != 2 * down[2] || gate_up[2] != down[1])
-    return fmt::format("gate and up {} and down {} are not those of one MLP", to_string(gate_up), to_string(down));
-  if (ctx.in_mxfp8(weight(operations, 1)) || ctx.in_mxfp8(weight(operations, 3))) return "its weights are in MXFP8";
-  return ops::grouped_swiglu_refusal(ctx, down[1], down[2]);
+std::string refusal(const Context& ctx, MatchedOperations operations) {
+  const Parameter &gate_up = weight_at(operations, 1), &down = weight_at(operations, 3);
+  if (const std::string why = not_one_mlp(gate_up, down); !why.empty()) return why;
+  if (ctx.in_mxfp8(gate_up) || ctx.in_mxfp8(down)) return "its weights are in MXFP8";
+  return ops::grouped_swiglu_refusal(ctx, down.shape[1], down.shape[2]);
 }
 
 }  // namespace
 
 Fusion fused_mlp() {
-  using enum OperationKind;
   return {.name = "fused MLP",
-          .pattern = {kGather, kGroupedLinear, kScaledSwiGlu, kGroupedLinear, kCombine},
+          .pattern = expert_mlp_pattern(),
           .refusal = refusal,
-          .make = [](Operations operations) -> std::unique_ptr<Operation> {
-            return std::make_unique<FusedMlp>(weight(operations, 1), weight(operations, 3));
+          .make = [](MatchedOperations operations) -> std::unique_ptr<Operation> {
+            return std::make_unique<FusedMlp>(weight_at(operations, 1), weight_at(operations, 3));
           }};
 }
 

@@ -29,4 +29,10 @@ class FusedMlp final : public Operation {
 /// Its entry in the table.
 Fusion fused_mlp();
 
+/// Its pattern, for the same in other precisions; the weights of the linears are those at places 1 and 3.
+std::vector<OperationKind> expert_mlp_pattern();
+const Parameter& weight_at(MatchedOperations operations, size_t place);
+/// Empty where the two weights are those of one MLP.
+std::string not_one_mlp(const Parameter& gate_up, const Parameter& down);
+
 }  // namespace cistron::nn

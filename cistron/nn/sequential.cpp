@@ -9,9 +9,7 @@ namespace cistron::nn {
 
 namespace {
 
-using Operations = std::span<const std::unique_ptr<Operation>>;
-
-bool starts_with(Operations operations, const std::vector<OperationKind>& pattern) {
+bool starts_with(MatchedOperations operations, const std::vector<OperationKind>& pattern) {
   return pattern.size() <= operations.size() &&
          std::equal(pattern.begin(), pattern.end(), operations.begin(),
                     [](OperationKind kind, const auto& operation) { return operation->kind() == kind; });
@@ -23,7 +21,7 @@ void Sequential::match(std::span<const Fusion> table) {
   matches_.clear();
   for (size_t i = 0; i < operations_.size(); ++i)
     for (const Fusion& fusion : table) {
-      const auto rest = Operations(operations_).subspan(i);
+      const auto rest = MatchedOperations(operations_).subspan(i);
       if (!starts_with(rest, fusion.pattern)) continue;
       const auto matched = rest.first(fusion.pattern.size());
       matches_.push_back({.begin = i,

@@ -16,13 +16,16 @@
 
 namespace cistron::nn {
 
+/// The operations of a Sequential that a fusion's pattern fits.
+using MatchedOperations = std::span<const std::unique_ptr<Operation>>;
+
 /// An entry of the fuser's table: a pattern of operations, a predicate, and (in the file that adds it) the fused operation.
 struct Fusion {
   std::string name;
   std::vector<OperationKind> pattern;
   /// Empty where the fusion applies; otherwise which condition refused it.
-  std::function<std::string(const Context& ctx, std::span<const std::unique_ptr<Operation>> operations)> refusal;
-  std::function<std::unique_ptr<Operation>(std::span<const std::unique_ptr<Operation>> operations)> make;
+  std::function<std::string(const Context& ctx, MatchedOperations operations)> refusal;
+  std::function<std::unique_ptr<Operation>(MatchedOperations operations)> make;
 };
 
 /// The fusions of this build, first match wins.

@@ -17,6 +17,7 @@ namespace {
 
 using cpu::ref::Matrix;
 using test::RoutingCase;
+using testing::HasSubstr;
 
 constexpr int64_t kHidden = 128, kIntermediate = 256;
 
@@ -158,8 +159,26 @@ INSTANTIATE_TEST_SUITE_P(ScaleGroups, Mxfp8Mlp, testing::Values(Precision::kMxfp
 TEST_P(Mxfp8Mlp, IsTheDefinition) {
   for (const RoutingCase& c : kCases) {
     Case routed(ctx_, c);
-    const Results got = routed.run(ctx_), want = Oracle(ctx_, routed, Mistake::kNone).run();
-    for (size_t i = 0; i < want.size(); ++i) EXPECT_LE(test::relative_error(got[i], want[i]), kTolerance) << kNames[i];
+    const Results want = Oracle(ctx_, routed, Mistake::kNone).run();
+    for (const bool fuse : {false, true}) {
+      ctx_.fuse = fuse;
+      const Results got = routed.run(ctx_);
+      for (size_t i = 0; i < want.size(); ++i)
+        EXPECT_LE(test::relative_error(got[i], want[i]), kTolerance) << kNames[i] << (fuse ? ", fused" : ", one by one");
+    }
+  }
+}
+
+TEST_P(Mxfp8Mlp, FusedHasTheBitsOfOneByOne) {
+  for (const RoutingCase& c : kCases) {
+    Case routed(ctx_, c);
+    EXPECT_EQ(routed.experts.refusals(ctx_).empty(), GetParam() == Precision::kMxfp8);
+    const Results fused = routed.run(ctx_);
+    ctx_.fuse = false;
+    const Results unfused = routed.run(ctx_);
+    for (const size_t i : {0U, 1U, 3U, 4U}) EXPECT_EQ(fused[i], unfused[i]) << kNames[i];
+    EXPECT_LE(test::relative_error(fused[2], unfused[2]), 1e-4);  // summed in another order
+    ctx_.fuse = true;
   }
 }
 
@@ -239,6 +258,44 @@ TEST_P(Mxfp8Mlp, ALinearLayerIsOneExpert) {
       [&](const Tensor& dy, Saved& saved) { return grouped.backward(ctx_, dy, groups, saved, unused); });
   EXPECT_EQ(one, expert);
   EXPECT_NE(one[0], std::vector<double>(one[0].size(), 0.0));
+}
+
+std::string refused(const Precision precision, GroupedLinear gate_up, GroupedLinear down) {
+  const Sequential experts{Gather{}, std::move(gate_up), ScaledSwiGlu{}, std::move(down), Combine{}};
+  Context ctx;
+  ctx.precision = precision;
+  return fmt::format("{}", fmt::join(experts.refusals(ctx), "\n"));
+}
+
+TEST(FusedMxMlp, NearMissesSayWhatRefused) {
+  const auto up = [](int64_t width, int64_t sections) {
+    return GroupedLinear{{.experts = 2, .in = 128, .out = 2 * width, .name = "gate_up", .mx_sections = sections}};
+  };
+  const auto down = [](int64_t width, int64_t sections) {
+    return GroupedLinear{{.experts = 2, .in = width, .out = 128, .name = "down", .mx_sections = sections}};
+  };
+  EXPECT_EQ(refused(Precision::kMxfp8, up(256, 2), down(256, 1)), "");
+  EXPECT_EQ(refused(Precision::kBF16, up(256, 2), down(256, 1)), "");
+  EXPECT_THAT(refused(Precision::kMxfp8, up(256, 1), down(256, 1)), HasSubstr("fused MXFP8 MLP: not fused, gate and up are"));
+  EXPECT_THAT(refused(Precision::kMxfp8, up(256, 2), down(256, 0)),
+              HasSubstr("fused MXFP8 MLP: not fused, down is not in MXFP8"));
+  EXPECT_THAT(refused(Precision::kMxfp8, up(256, 2), down(256, 0)), HasSubstr("fused MLP: not fused, its weights are in MXFP8"));
+  EXPECT_THAT(refused(Precision::kMxfp8, up(160, 2), down(160, 1)), HasSubstr("widths 128 and 160 are not multiples of 128"));
+  EXPECT_THAT(refused(Precision::kMxfp8, up(256, 2), down(128, 1)), HasSubstr("not those of one MLP"));
+  EXPECT_THAT(refused(Precision::kMxfp8Group32, up(256, 2), down(256, 1)), HasSubstr("scale groups of 32"));
+}
+
+TEST(FusedMxMlp, KeepsItsInputAndTheFirstProduct) {
+  Context ctx = test::meta_context(Precision::kMxfp8);
+  const Sequential experts = mlp(8);
+  LocalParameters parameters(experts.parameters(), ctx.precision, {.parameters = ctx.arena, .gradients = ctx.arena});
+  ctx.parameters = &parameters;
+  EXPECT_THAT(experts.plan(ctx), HasSubstr("FusedMxMlp 8 x 128 -> 256 -> 128: fuses 5"));
+  const ops::Groups groups = ops::empty_groups(ctx, 100, 2, 8);
+  Saved groups_alone, saved;
+  groups_alone.push("groups", groups);
+  experts.forward(ctx, ctx.empty({100, kHidden}), groups, saved);
+  EXPECT_EQ(saved.bytes() - groups_alone.bytes(), 2 * (100 * kHidden + groups.max_rows() * 2 * kIntermediate));
 }
 
 TEST_P(Mxfp8Mlp, OfAWeightThatIsKeptInBf16IsTheBf16One) {

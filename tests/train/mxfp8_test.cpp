@@ -180,6 +180,7 @@ std::string refusal_of(EngineOptions options) {
 TEST(RequireFused, SaysWhichPredicateRefused) {
   EXPECT_EQ(refusal_of(test::tiny_engine(Precision::kF32)), "");
   EXPECT_EQ(refusal_of(test::tiny_engine(Precision::kBF16)), "");
+  EXPECT_EQ(refusal_of(wide_engine(Precision::kMxfp8)), "");
   EngineOptions loop = test::tiny_engine();
   loop.experts = model::Experts::kLoop;
   EXPECT_THAT(refusal_of(loop), HasSubstr("the experts run one after the other"));
@@ -187,6 +188,7 @@ TEST(RequireFused, SaysWhichPredicateRefused) {
   EXPECT_THAT(refused, HasSubstr("moe.require_fused"));
   EXPECT_THAT(refused, HasSubstr("layer 0"));
   EXPECT_THAT(refused, HasSubstr("fused MLP: not fused, its weights are in MXFP8"));
+  EXPECT_THAT(refused, HasSubstr("fused MXFP8 MLP: not fused, scale groups of 32"));
 }
 
 }  // namespace
