@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{kGood,
                 {"precision.recipe=mxfp8", "precision.mxfp8.group=32", "model.intermediate=320", "device.kind=cuda"},
                 {"multiples of 128", "intermediate is 320"}},
-        Refusal{kGood, {"precision.recipe=mxfp8", "model.kv_heads=1"}, {"multiples of 128", "is 384"}},
+        Refusal{kGood, {"precision.recipe=mxfp8", "model.head_dim=40"}, {"heads x head_dim is 160", "mxfp8.attention"}},
         Refusal{kGood,
                 {"precision.recipe=mxfp8", "precision.mxfp8.bf16_first=3", "precision.mxfp8.bf16_last=1"},
                 {"none of 4 layers", "bf16_first"}},
