@@ -160,7 +160,8 @@ ExpertRoute plan_route(Context& ctx, const Tensor& experts, int64_t num_experts)
   route.room = room_for(layout, index, traffic.tokens_of_group(dp), ctx.headroom);
   for (int source = 0; source < shape.ep; ++source)
     route.receive_rows.span<int64_t>()[static_cast<size_t>(source)] = traffic.from(dp, source, index).tokens;
-  ops::build_groups(ctx, {.experts = destinations, .weights = unused, .groups = route.sends});
+  // Packed, whatever products want: the rows of all ranks are sent as they lie.
+  ops::build_groups(ctx, {.experts = destinations, .weights = unused, .groups = route.sends, .alignment = 1});
   return route;
 }
 

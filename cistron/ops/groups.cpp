@@ -45,6 +45,7 @@ void build_groups(Context& ctx, const BuildGroups& args) {
   check_tensor("build_groups", "weights", args.weights, groups.token_rows.shape(), DType::kF32);
   CISTRON_CHECK(args.first_expert >= 0, "[build_groups] the first expert is {}", args.first_expert);
   BuildGroups with_scratch = args;
+  if (args.alignment == 0) with_scratch.alignment = row_alignment(ctx);
   with_scratch.tile_counts = cuda_scratch(ctx, {kSortTiles, groups.num_experts()}, DType::kI32);
   dispatch("build_groups", ctx, with_scratch, cpu::build_groups, cuda::build_groups);
 }

@@ -43,6 +43,7 @@ struct BuildGroups {
   const Tensor& weights;  // [T, k] f32
   const Groups& groups;   // written
   int32_t first_expert = 0;
+  int64_t alignment = 0;    // of segments' starts; 0: row_alignment(ctx)
   Tensor tile_counts = {};  // scratch of the operation's own on CUDA; callers leave it undefined
 };
 void build_groups(Context& ctx, const BuildGroups& args);

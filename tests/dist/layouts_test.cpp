@@ -340,7 +340,7 @@ void LowPrecisionLayouts::check(const Recipe& low) {
   for (size_t i = 0; i < exact.losses.size(); ++i) error = std::max(error, std::abs(one.losses[i] - exact.losses[i]));
   const auto within_bound = [&](const Trace& got) {
     for (size_t i = 0; i < exact.losses.size(); ++i)
-      if (std::abs(got.losses[i] - exact.losses[i]) > 2 * error) return false;
+      if (!(std::abs(got.losses[i] - exact.losses[i]) <= 2 * error)) return false;
     return true;
   };
   ASSERT_GT(error, 0);

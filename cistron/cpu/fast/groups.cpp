@@ -40,10 +40,10 @@ void one_group(Context& ctx, const ops::OneGroup& args) {
 }
 
 // Serial: a few integer operations a choice, far below the products that follow.
-void build_groups(Context& ctx, const ops::BuildGroups& args) {
+void build_groups(Context& /*ctx*/, const ops::BuildGroups& args) {
   const ops::Groups& groups = args.groups;
   count_choices(args);
-  place_segments(groups, ops::row_alignment(ctx));
+  place_segments(groups, args.alignment);
   const auto source_row = groups.source_row.span<int32_t>();
   const auto weight = groups.weight.span<float>();
   std::fill(source_row.begin(), source_row.end(), -1);

@@ -79,7 +79,7 @@ void one_group(Context& ctx, const ops::OneGroup& args) {
 void build_groups(Context& ctx, const ops::BuildGroups& args) {
   const DeviceGuard guard(ctx);
   const ops::Groups& groups = args.groups;
-  const SortShape shape(groups.token_rows.numel(), groups.num_experts(), ops::row_alignment(ctx));
+  const SortShape shape(groups.token_rows.numel(), groups.num_experts(), args.alignment);
   const ExpertOf key{device::pointer<const int32_t>(args.experts), static_cast<uint32_t>(args.first_expert),
                      static_cast<uint32_t>(shape.bins)};
   auto* tile_counts = device::pointer<int32_t>(args.tile_counts);
