@@ -12,6 +12,8 @@ namespace cistron {
 
 namespace {
 
+constexpr int64_t kElsewhere = -1;  // the offset of a block outside a planned arena's own
+
 class HostMemory final : public MemorySource {
  public:
   std::byte* allocate(int64_t bytes) override {
@@ -51,19 +53,25 @@ std::shared_ptr<Arena> Arena::growing(std::string name, Device device, MemorySou
   return std::shared_ptr<Arena>(new Arena(std::move(name), device, &source, Backing::kEach, std::numeric_limits<int64_t>::max()));
 }
 
+// First-fit may need a higher end for a batch of fewer tokens than for the planned one, whose tensors fit their holes: what a
+// rank gets varies. As long as no more is in use than was planned, the host's memory, where untouched pages cost nothing, lends a
+// block.
 Arena::Block Arena::allocate(int64_t bytes) {
   Block block;
   block.bytes = std::max(round_up(bytes, kAlignment), kAlignment);
-  block.offset = take_offset(block.bytes);
-  if (backing_ == Backing::kOneBlock) block.data = base_ + block.offset;
-  if (backing_ == Backing::kEach) block.data = source_->allocate(block.bytes);
+  const auto fits = [&](const auto& hole) { return hole.second >= block.bytes; };
+  const bool splintered = backing_ == Backing::kOneBlock && device_.is_cpu() && block.bytes > capacity_ - end_ &&
+                          block.bytes <= capacity_ - in_use_ && std::none_of(holes_.begin(), holes_.end(), fits);
+  block.offset = splintered ? kElsewhere : take_offset(block.bytes);
+  if (backing_ == Backing::kOneBlock && !splintered) block.data = base_ + block.offset;
+  if (backing_ == Backing::kEach || splintered) block.data = source_->allocate(block.bytes);
   in_use_ += block.bytes;
   return block;
 }
 
 void Arena::release(const Block& block) {
-  if (backing_ == Backing::kEach) source_->release(block.data, block.bytes);
-  give_offset(block.offset, block.bytes);
+  if (backing_ == Backing::kEach || block.offset == kElsewhere) source_->release(block.data, block.bytes);
+  if (block.offset != kElsewhere) give_offset(block.offset, block.bytes);
   in_use_ -= block.bytes;
 }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "cistron/core/error.h"
 #include "cistron/core/rng.h"
 #include "cistron/core/tensor.h"
@@ -42,6 +44,28 @@ TEST(Arena, PlannedRefusesMoreThanItsCapacity) {
     EXPECT_EQ(error.kind(), ErrorKind::kOutOfSpace);
     EXPECT_NE(std::string(error.what()).find("'small'"), std::string::npos);
   }
+}
+
+// Not on a card, where memory cannot be had at any time.
+TEST(Arena, WhatNoHoleFitsLiesElsewhereOnTheHost) {
+  const auto splintered = [](Device device) {
+    const auto arena = Arena::planned("small", device, host_memory(), 1024);
+    std::vector<Arena::Block> blocks;
+    for (int i = 0; i < 4; ++i) blocks.push_back(arena->allocate(256));
+    arena->release(blocks[0]);
+    arena->release(blocks[2]);
+    return arena;  // two holes of 256
+  };
+  const auto arena = splintered({});
+  EXPECT_THROW(arena->allocate(768), Error) << "more than was planned";
+  const Arena::Block block = arena->allocate(512);
+  std::memset(block.data, 1, 512);
+  EXPECT_EQ(arena->in_use(), 1024);
+  arena->release(block);
+  EXPECT_EQ(arena->in_use(), 512);
+  EXPECT_EQ(arena->allocate(256).offset, 0);
+  EXPECT_EQ(arena->peak(), 1024);
+  EXPECT_THROW(splintered({DeviceKind::kCuda})->allocate(512), Error);
 }
 
 TEST(Arena, FreedSpaceIsMergedAndReused) {

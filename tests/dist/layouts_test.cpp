@@ -360,8 +360,7 @@ TEST_P(LowPrecisionLayouts, InBf16ErrAsOneRankDoes) {
 }
 TEST_P(LowPrecisionLayouts, InMxfp8ErrAsOneRankDoes) {
   check({.name = "mxfp8/128", .precision = Precision::kMxfp8, .micro_batches = 1, .wide = true});
-  check({.name = "mxfp8/32 replicated", .precision = Precision::kMxfp8Group32, .fsdp = false, .micro_batches = 1, .wide = true});
-  check({.name = "mxfp8/32", .precision = Precision::kMxfp8Group32, .micro_batches = 1, .wide = true});
+  check({.name = "mxfp8/32", .precision = Precision::kMxfp8Group32, .fsdp = false, .micro_batches = 1, .wide = true});
 }
 INSTANTIATE_TEST_SUITE_P(Dist, LowPrecisionLayouts, testing::ValuesIn(layout_worlds()), world_name);
 
