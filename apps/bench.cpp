@@ -38,6 +38,7 @@ train::EngineOptions engine_options(const Options& o, const Device& device) {
   if (o.layers > 0) config.model.layers = o.layers;
   if (o.vocabulary > 0) config.model.vocabulary = o.vocabulary;
   config.model.context = std::max(config.model.context, o.seq);
+  config.model.validate();  // which fills in what is left out
   config.recipe = o.recipe != "auto" ? o.recipe : device.is_cuda() || cpu::has_fast_bf16() ? "bf16" : "fp32";
   config.experts = o.experts;
   if (device.is_cuda() && o.experts == "loop")

@@ -74,8 +74,7 @@ void backward_tile(const ops::GroupedSwigluBackward& args, const RowTile& tile, 
     const auto row = swiglu_row<T>(args.gate_up, args.groups, r, columns);
     T* act = args.act.data<T>() + r * width + columns.begin;
     T* dgate = args.dgate_up.data<T>() + r * 2 * width + columns.begin;
-    dweight[r] = row.backward(act, dgate, dgate + width);
-    row.forward(act);
+    dweight[r] = row.backward(act, dgate, dgate + width, act);
   }
 }
 

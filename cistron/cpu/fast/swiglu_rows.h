@@ -18,8 +18,8 @@ struct SwigluRow {
     });
   }
 
-  /// Gives this row's part of dweight.
-  float backward(const T* dy, T* dgate, T* dup) const {
+  /// Gives this row's part of dweight; writes the activation too unless `act` is null, which may be `dy`.
+  float backward(const T* dy, T* dgate, T* dup, T* act = nullptr) const {
     F16 dweight{};
     for_lanes(width, [&](Lanes l) {
       const F16 d = l.load(dy), g = l.load(gate), u = l.load(up);
@@ -27,6 +27,7 @@ struct SwigluRow {
       const F16 silu = g * sig;
       l.store(dgate, d * weight * u * (sig * (1.0F + g * (1.0F - sig))));
       l.store(dup, d * weight * silu);
+      if (act != nullptr) l.store(act, silu * u * weight);
       dweight += d * silu * u;
     });
     return horizontal_sum(dweight);
