@@ -9,6 +9,7 @@ import subprocess
 from support import main, write_config
 
 SHORT, LONG = 100_000, 1_000_000
+SANITIZED = {"ASAN_OPTIONS", "TSAN_OPTIONS"} & os.environ.keys()  # a sanitizer keeps what was freed for a while
 
 
 def write_record(path, residues):
@@ -41,7 +42,7 @@ def test_a_long_record(program, directory):
     for verb, most in {"prepare": 16, "train": 8, "score": 24}.items():
         growth = (peaks[LONG][verb] - peaks[SHORT][verb]) / (LONG - SHORT)
         print(f"{verb}: {growth:.1f} bytes a residue")
-        assert growth < most, f"{verb} takes {growth} bytes a residue: {peaks}"
+        assert growth < most or SANITIZED, f"{verb} takes {growth} bytes a residue: {peaks}"
 
 
 if __name__ == "__main__":
