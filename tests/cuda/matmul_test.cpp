@@ -3,78 +3,13 @@
 
 #include <cstring>
 
-#include "cistron/cpu/ref/matmul.h"
 #include "cistron/cuda/runtime/runtime.h"
-#include "tests/cuda/support.h"
-#include "tests/ops/product_bounds.h"
+#include "tests/cuda/dense_support.h"
 
 namespace cistron::test {
 namespace {
 
-using cpu::ref::Matrix;
-
-struct Case {
-  int64_t m, n, k;
-  DType in = DType::kF32, out = DType::kF32;
-  bool accumulate = false;
-};
-
-void PrintTo(const Case& c, std::ostream* os) {
-  *os << fmt::format("{}x{}x{} {} to {}{}", c.m, c.n, c.k, name_of(c.in), name_of(c.out), c.accumulate ? ", added" : "");
-}
-
-std::vector<Case> cases() {
-  std::vector<Case> all;
-  for (const auto& [m, n, k] : {std::tuple{1, 1, 1},
-                                {1, 33, 256},
-                                {3, 80, 20},
-                                {257, 33, 129},
-                                {130, 304, 72},
-                                {300, 8, 1024},   // a router
-                                {2500, 64, 48},   // its wgrad is cut into parts
-                                {129, 512, 264},  // whole pieces, odd tiles
-                                {520, 136, 1000}})
-    for (const auto& [in, out] : {std::pair{DType::kF32, DType::kF32}, {DType::kBF16, DType::kF32}, {DType::kBF16, DType::kBF16}})
-      for (const bool accumulate : {false, true})
-        if (!accumulate || out == DType::kF32) all.push_back({m, n, k, in, out, accumulate});
-  return all;
-}
-
-class CudaMatmul : public testing::TestWithParam<Case> {
- protected:
-  void SetUp() override {
-    CISTRON_NEEDS_CARD();
-    x = random_tensor(cpu, {c.m, c.k}, c.in, 1);
-    w = random_tensor(cpu, {c.n, c.k}, c.in, 2);
-    dy = random_tensor(cpu, {c.m, c.n}, c.in, 4);
-  }
-  /// Runs twice on outputs that start alike, and compares bits, then with float64. `want` and `magnitude` come without what was
-  /// in `out` before.
-  void expect_product(const Shape& shape, DType dtype, const std::function<void(const Tensor&)>& run, Matrix<double> want,
-                      Matrix<double> magnitude, int64_t terms) {
-    const Tensor before = c.accumulate ? random_tensor(cpu, shape, dtype, 3) : poisoned(cpu, shape, dtype);
-    const Tensor out = to_device(cuda, before), again = to_device(cuda, before);
-    run(out);
-    run(again);
-    const Tensor got = to_host(cpu, out);
-    EXPECT_TRUE(same_bits(to_host(cpu, again), got));
-    const auto old = to_double(before);
-    for (size_t i = 0; c.accumulate && i < old.size(); ++i) {
-      want.data[i] += old[i];
-      magnitude.data[i] += std::abs(old[i]);
-    }
-    const auto bound = product_bound(magnitude, terms, c.in, dtype);
-    EXPECT_TRUE(within(got, want.data, bound));
-    // One average term too few must show; behind the rounding of bf16, half of them.
-    want.data[0] -= magnitude.data[0] / (dtype == DType::kBF16 ? 2.0 : static_cast<double>(terms));
-    EXPECT_FALSE(within(got, want.data, bound));
-  }
-
-  const Case c = GetParam();
-  CpuContext cpu{2};
-  CudaContext cuda;
-  Tensor x, w, dy;
-};
+using CudaMatmul = DenseOnCard;
 
 TEST_P(CudaMatmul, Forward) {
   const Tensor a = to_device(cuda, x), b = to_device(cuda, w);
@@ -103,7 +38,7 @@ TEST_P(CudaMatmul, Wgrad) {
       cpu::ref::matmul_wgrad(dy2, x2), cpu::ref::matmul_wgrad(absolute(dy2), absolute(x2)), c.m);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, CudaMatmul, testing::ValuesIn(cases()));
+INSTANTIATE_TEST_SUITE_P(Shapes, CudaMatmul, testing::ValuesIn(dense_cases()));
 
 TEST(CudaMatmulEdges, SizesOfZero) {
   CISTRON_NEEDS_CARD();

@@ -27,13 +27,13 @@ struct Stages {
   static constexpr uint32_t kScales = kStaging + kMathWarps * kStagingBytes;
   static constexpr uint32_t kDecoded = kScales + kStages * Mainloop::kScaleBytes;
   static constexpr uint32_t kBarriers = kDecoded + kStages * Mainloop::kDecodedBytes;
-  static constexpr uint32_t kWarpBarriers = kBarriers + Pipeline<kStages>::kBytes;
+  static constexpr uint32_t kWarpBarriers = kBarriers + Pipeline<kStages, kDecodes>::kBytes;
   static constexpr uint32_t kRing = kWarpBarriers + kMathWarps * Epilogue::kBarriers * 8;
   static constexpr uint32_t kTable = kRing + TileRing::kBytes;
   static_assert(kBarriers % 8 == 0);
 
   uint32_t base;
-  Pipeline<kStages> pipeline{base + kBarriers};
+  Pipeline<kStages, kDecodes> pipeline{base + kBarriers};
 
   /// A warp's own.
   [[nodiscard]] __device__ uint32_t staging(int warp) const { return base + kStaging + warp * kStagingBytes; }

@@ -9,13 +9,16 @@ namespace cistron::cuda::sm90 {
 constexpr int kClusterSize = 2;
 constexpr int kMathWarps = 8;
 
-template <int kStages>
+/// `kRead`: lanes read a stage themselves (its scales), and each hands it back itself to the block whose copies and decoding they
+/// must not meet; the other block only multiplies into operands, which are the tensor core's to read.
+template <int kStages, bool kRead>
 struct Pipeline {
   uint32_t barriers;  // full[kStages], empty[kStages], decoded[kStages]
   int stage = 0;
   uint32_t phase = 0;
 
   static constexpr int kBytes = 3 * kStages * 8;
+  static constexpr int kLocal = kRead ? device::kWarp : 1;  // arrivals of a warp at its own block's barrier
 
   [[nodiscard]] __device__ uint32_t full() const { return barriers + stage * 8; }
   [[nodiscard]] __device__ uint32_t empty() const { return barriers + (kStages + stage) * 8; }
@@ -26,7 +29,7 @@ struct Pipeline {
   __device__ void init() const {
     for (int s = 0; s < kStages; ++s) {
       device::barrier_init(barriers + s * 8, 1);
-      device::barrier_init(barriers + (kStages + s) * 8, kMathWarps * kClusterSize);
+      device::barrier_init(barriers + (kStages + s) * 8, kMathWarps * (kLocal + kClusterSize - 1));
       device::barrier_init(barriers + (2 * kStages + s) * 8, device::kWarp);
     }
     device::fence_barrier_init();
@@ -40,8 +43,10 @@ struct Pipeline {
   __device__ void wait_empty() const { device::barrier_wait(empty(), phase ^ 1); }
   /// By every math warp, when its products and all its lanes have read the stage.
   __device__ void release() const {
-    __syncwarp();
-    if (device::lane_index() < kClusterSize) device::barrier_arrive(empty(), device::lane_index());
+    const int lane = device::lane_index();
+    if (kRead) device::barrier_arrive(empty());
+    const int rank = kRead ? static_cast<int>(device::cluster_rank()) ^ 1 : lane;
+    if (lane < kClusterSize - (kRead ? 1 : 0)) device::barrier_arrive(empty(), rank);
   }
 };
 
