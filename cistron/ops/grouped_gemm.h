@@ -6,6 +6,7 @@
 //   wgrad:   dw[e]    = sum over r of dy[r, :]^T x[r, :]   (f32; zeros, or an untouched accumulator, for an expert without rows)
 // Pad rows of outputs may hold anything. Outputs must not alias operands. Any counts, 0 included.
 // dy and x of wgrad hold zeros in pad rows, which kernels that contract whole tiles read; other operands may hold anything there.
+// Throws where shapes or dtypes do not fit, and on a card in bf16 where N or K is no multiple of 8 (rows of 16 bytes).
 #include "cistron/ops/groups.h"
 
 namespace cistron::ops {

@@ -27,10 +27,14 @@ Groups empty_groups(const Context& ctx, int64_t tokens, int64_t top_k, int64_t e
           .token_rows = ctx.empty({tokens, top_k}, DType::kI32)};
 }
 
-void check_groups(const char* op, const Groups& groups) {
+void check_segments(const char* op, const Groups& groups) {
   const int64_t experts = groups.counts.numel();
   check_tensor(op, "groups.counts", groups.counts, {experts}, DType::kI32);
   check_tensor(op, "groups.starts", groups.starts, {experts + 1}, DType::kI32);
+}
+
+void check_groups(const char* op, const Groups& groups) {
+  check_segments(op, groups);
   check_tensor(op, "groups.source_row", groups.source_row, {groups.source_row.numel()}, DType::kI32);
   check_tensor(op, "groups.weight", groups.weight, groups.source_row.shape(), DType::kF32);
   CISTRON_CHECK(groups.token_rows.shape().rank() == 2, "[{}] groups.token_rows is {}, wanted [T, k]", op,
@@ -44,6 +48,9 @@ void build_groups(Context& ctx, const BuildGroups& args) {
   check_tensor("build_groups", "experts", args.experts, groups.token_rows.shape(), DType::kI32);
   check_tensor("build_groups", "weights", args.weights, groups.token_rows.shape(), DType::kF32);
   CISTRON_CHECK(args.first_expert >= 0, "[build_groups] the first expert is {}", args.first_expert);
+  CISTRON_CHECK(!ctx.target().is_cuda() || groups.num_experts() <= kMaxSortBins,
+                "[build_groups] {} experts on one card, which takes {}: spread them over more ranks", groups.num_experts(),
+                kMaxSortBins);
   BuildGroups with_scratch = args;
   if (args.alignment == 0) with_scratch.alignment = row_alignment(ctx);
   with_scratch.tile_counts = cuda_scratch(ctx, {kSortTiles, groups.num_experts()}, DType::kI32);

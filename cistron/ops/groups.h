@@ -31,13 +31,15 @@ Groups empty_groups(const Context& ctx, int64_t tokens, int64_t top_k, int64_t e
 /// ... or for `choices` choices of these experts in all.
 Groups empty_groups(const Context& ctx, int64_t tokens, int64_t top_k, int64_t experts, int64_t choices);
 
-/// Throws, tagged with `op`, unless the members fit each other.
+/// Throws, tagged with `op`, unless the members fit each other...
 void check_groups(const char* op, const Groups& groups);
+/// ... or those do that say where segments lie: `starts` and `counts`.
+void check_segments(const char* op, const Groups& groups);
 
 /// Stable counting sort of the choices by expert: within an expert, rows keep the order of tokens. Group e is of expert
 /// first_expert + e; choices outside [first_expert, first_expert + E) belong to other ranks (or to nobody: -1) and get no row.
-/// `max_routed_rows` rows always suffice. Where the caller knows of fewer, the CPU throws when they don't, and a card writes
-/// nothing past the last one.
+/// `max_routed_rows` rows always suffice. A card takes up to 512 experts (`kMaxSortBins`); more are spread over ranks. Where the
+/// caller knows of fewer, the CPU throws when they don't, and a card writes nothing past the last one.
 struct BuildGroups {
   const Tensor& experts;  // [T, k] i32, each row's entries distinct or negative
   const Tensor& weights;  // [T, k] f32

@@ -1,5 +1,6 @@
 #include "cistron/ops/grouped_gemm.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cistron/core/checked.h"
@@ -181,6 +182,27 @@ TEST(GroupedGemmChecks, ShapesOnMeta) {
   EXPECT_NE(error_of([&] { ops::grouped_gemm_forward(ctx, {.x = x, .w = three, .groups = groups, .out = y}); }), "");
   EXPECT_NE(error_of([&] { ops::grouped_gemm_dgrad(ctx, {.dy = x, .w = w, .groups = groups, .out = x}); }), "");
   EXPECT_NE(error_of([&] { ops::grouped_gemm_wgrad(ctx, {.dy = y, .x = y, .groups = groups, .out = w}); }), "");
+  ops::Groups short_of_one = groups;
+  short_of_one.starts = ctx.empty({4}, DType::kI32);
+  EXPECT_NE(error_of([&] { ops::grouped_gemm_forward(ctx, {.x = x, .w = w, .groups = short_of_one, .out = y}); }), "");
+}
+
+// What a card will refuse, a plan for it refuses.
+TEST(GroupedGemmChecks, WidthsOnAPlannedCard) {
+  Context ctx = meta_context();
+  ctx.planned = Device{DeviceKind::kCuda};
+  const ops::Groups groups = ops::empty_groups(ctx, 20, 2, 4);
+  const auto run = [&](DType dtype, int64_t n, int64_t k) {
+    const Tensor x = ctx.empty({groups.max_rows(), k}, dtype), w = ctx.empty({4, n, k}, dtype),
+                 y = ctx.empty({groups.max_rows(), n}, dtype), dw = ctx.empty({4, n, k}, DType::kF32);
+    return error_of([&] { ops::grouped_gemm_forward(ctx, {.x = x, .w = w, .groups = groups, .out = y}); }) +
+           error_of([&] { ops::grouped_gemm_dgrad(ctx, {.dy = y, .w = w, .groups = groups, .out = x}); }) +
+           error_of([&] { ops::grouped_gemm_wgrad(ctx, {.dy = y, .x = x, .groups = groups, .out = dw}); });
+  };
+  EXPECT_EQ(run(DType::kBF16, 24, 16), "");
+  EXPECT_EQ(run(DType::kF32, 20, 6), "");
+  EXPECT_THAT(run(DType::kBF16, 20, 16), testing::HasSubstr("multiples of 8"));
+  EXPECT_THAT(run(DType::kBF16, 24, 12), testing::HasSubstr("multiples of 8"));
 }
 
 }  // namespace

@@ -97,6 +97,13 @@ TEST(Groups, RefusesWhatDoesNotFit) {
   EXPECT_THAT(error_of([&] { ops::build_groups(meta, {experts, w.reshape({2, 3}), planned}); }),
               HasSubstr("[build_groups] weights"));
   EXPECT_THAT(error_of([&] { ops::build_groups(meta, {experts, w, planned, -1}); }), HasSubstr("first expert is -1"));
+  meta.planned = Device{DeviceKind::kCuda};
+  const auto on_a_card = [&](int64_t count) {
+    const ops::Groups groups = ops::empty_groups(meta, 3, 2, count);
+    return error_of([&] { ops::build_groups(meta, {experts, w, groups}); });
+  };
+  EXPECT_EQ(on_a_card(512), "");
+  EXPECT_THAT(on_a_card(513), HasSubstr("[build_groups] 513 experts on one card"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "cistron/cuda/attention/flash.h"
 #include "cistron/cuda/attention/flash_problem.cuh"
+#include "cistron/cuda/device/chunk.cuh"
 
 namespace cistron::cuda::flash {
 namespace {
@@ -18,8 +19,7 @@ struct DeltaProblem {
   __device__ __forceinline__ void store(int64_t row, float sum) const { delta[row % heads * tokens + row / heads] = sum; }
 };
 
-__device__ __forceinline__ float as_float(float value) { return value; }
-__device__ __forceinline__ float as_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+using device::as_float;
 
 /// Of 16 bytes of each.
 template <class T>

@@ -54,11 +54,6 @@ __device__ __forceinline__ Range columns_of(const Sequences& s, int token) {
   return range;
 }
 
-template <class T>
-HeadRows<const T> heads_at(const Tensor& tensor, int64_t column) {
-  return {static_cast<const T*>(tensor.raw()) + column, tensor.dim(1)};
-}
-
 /// Parts of a [T, (heads + 2 kv_heads) D] tensor.
 template <class T>
 struct QkvRows {

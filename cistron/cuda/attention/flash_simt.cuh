@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 
 #include "cistron/cuda/attention/flash_problem.cuh"
+#include "cistron/cuda/device/chunk.cuh"
 
 namespace cistron::cuda::flash::simt {
 
@@ -26,10 +27,7 @@ struct Tile {
 __device__ __forceinline__ int thread_x() { return static_cast<int>(threadIdx.x) % 16; }
 __device__ __forceinline__ int thread_y() { return static_cast<int>(threadIdx.x) / 16; }
 
-__device__ __forceinline__ float as_float(float value) { return value; }
-__device__ __forceinline__ float as_float(__nv_bfloat16 value) { return __bfloat162float(value); }
-__device__ __forceinline__ void put(float& to, float value) { to = value; }
-__device__ __forceinline__ void put(__nv_bfloat16& to, float value) { to = __float2bfloat16_rn(value); }
+using device::as_float, device::put;
 
 /// Rows [first, first + kTile) of a head; zeros from row `end` and column `dim` on.
 template <class Tile, class T>

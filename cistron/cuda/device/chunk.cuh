@@ -29,6 +29,8 @@ __device__ __forceinline__ Chunk<T, kWidth> load_chunk(const T* data, int64_t ch
 
 __device__ __forceinline__ float as_float(float x) { return x; }
 __device__ __forceinline__ float as_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ void put(float& to, float x) { to = x; }
+__device__ __forceinline__ void put(__nv_bfloat16& to, float x) { to = __float2bfloat16_rn(x); }
 
 template <class T, int kWidth>
 __device__ __forceinline__ Floats<kWidth> floats(const Chunk<T, kWidth>& chunk) {

@@ -1,5 +1,5 @@
 #pragma once
-// Hopper's instructions without a C++ name: registers, fences, clusters. sm_90a.
+// Instructions without a C++ name. Lanes, warps and shared addresses of any card; registers, fences and clusters of sm_90a.
 #include <cstdint>
 
 namespace cistron::cuda::device {

@@ -63,7 +63,7 @@ struct Wgmma;
 #define CISTRON_REGISTERS_96 CISTRON_REGISTERS_64, CISTRON_D32(64)
 #define CISTRON_REGISTERS_128 CISTRON_REGISTERS_96, CISTRON_D32(96)
 
-// P1, P2, P3: the numbers after the registers'.
+// P1 to P5: the numbers after the registers'.
 #define CISTRON_WGMMA(N, D, P1, P2, P3, P4, P5)                                                                         \
   template <Major kA, Major kB>                                                                                         \
   struct Wgmma<Bf16, N, kA, kB> {                                                                                       \

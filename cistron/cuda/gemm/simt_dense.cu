@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cistron/core/checked.h"
+#include "cistron/cuda/device/chunk.cuh"
 #include "cistron/cuda/gemm/dense.h"
 #include "cistron/cuda/runtime/runtime.h"
 #include "cistron/ops/matmul.h"
@@ -15,8 +16,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kDepth = 16;  // of the contraction, a step
 
-__device__ __forceinline__ float as_float(float value) { return value; }
-__device__ __forceinline__ float as_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+using device::as_float;
 
 /// Sums of kPerM x kPerN a thread: kPerM neighbouring rows, columns by fours.
 template <int kTileM, int kTileN, int kThreadM, int kThreadN>

@@ -1,13 +1,14 @@
 // x [m, k] w [n, k]^T in f32 with few columns: a router's logits. The rows of x pass once, 16 bytes a lane, kRows rows a warp;
 // the lanes' sums are added at the end, in a fixed order. w comes from the cache.
 #include "cistron/core/checked.h"
+#include "cistron/cuda/device/ptx.cuh"
 #include "cistron/cuda/gemm/dense.h"
 #include "cistron/cuda/runtime/runtime.h"
 
 namespace cistron::cuda {
 namespace {
 
-constexpr int kWarp = 32;
+using device::kWarp;
 constexpr int kThreads = 128;
 
 struct SkinnyProblem {

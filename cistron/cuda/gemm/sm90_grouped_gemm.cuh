@@ -175,7 +175,7 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
   device::cluster_sync();
 
   if (warp >= kMathWarps) {
-    device::give_registers<40>();
+    device::give_registers<40>();  // 40 x 128 + 232 x 256 are the 168 x 384 of the launch
     supply<kRagged>(p, stages, ring, ends);
     __syncwarp();
   } else {

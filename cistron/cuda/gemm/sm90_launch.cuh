@@ -37,6 +37,7 @@ Problem problem_of(const Tensor& a, const Tensor& b, int64_t n, const ops::Group
   p.a = make_tensor_map(map_shape(a, kBoxRows<Mainloop::kA, kTileM>));
   p.b = make_tensor_map(map_shape(b, kBoxRows<Mainloop::kB, Mainloop::kTileN>));
   p.b_step = kBoxRows<Mainloop::kB, Mainloop::kTileN>;
+  static_cast<void>(narrow<int>(groups.max_rows()));  // rows are counted in 32 bits
   p.starts = groups.starts.data<int32_t>();
   p.counts = groups.counts.data<int32_t>();
   p.experts = narrow<int>(groups.num_experts());

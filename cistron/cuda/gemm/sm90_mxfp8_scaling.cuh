@@ -116,7 +116,7 @@ struct Mxfp8Group128Wgrad {
   static constexpr uint32_t kScaleBytes = kTileM + kTileN;
   // Scales of columns 8i + 2j and the next one, for i = 0, 1, ... in line j: what one thread wants lies together, and its
   // neighbours' in other banks.
-  static constexpr uint32_t kLine = kTileN + 16;
+  static constexpr uint32_t kLine = kTileN + 16;  // bytes: kTileN / 8 pairs of floats, and what shifts the banks
   static constexpr uint32_t kDecodedBytes = 4 * kLine;
 
   /// The last tile's columns may end at a multiple of 128.

@@ -7,6 +7,8 @@
 #include <cmath>
 
 #include "cistron/core/checked.h"
+#include "cistron/cuda/device/chunk.cuh"
+#include "cistron/cuda/device/ptx.cuh"
 #include "cistron/cuda/gemm/dense.h"
 #include "cistron/cuda/runtime/runtime.h"
 #include "cistron/ops/cross_entropy.h"
@@ -14,10 +16,7 @@
 namespace cistron::cuda {
 namespace {
 
-constexpr int kWarp = 32;
-
-__device__ __forceinline__ void put(float& to, float value) { to = value; }
-__device__ __forceinline__ void put(__nv_bfloat16& to, float value) { to = __float2bfloat16_rn(value); }
+using device::kWarp, device::put;
 
 /// Of some logits: the largest, and the sum of exp(logit - largest). A NaN among them makes the sum NaN.
 struct Softmax {

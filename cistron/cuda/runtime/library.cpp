@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
 
 namespace cistron::cuda {
@@ -24,12 +25,17 @@ bool any_folder(std::string_view folders, F&& f) {
 Library::Library(const std::string& name) {
   const auto open = [&](const std::string& path) {
     handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    return handle_ != nullptr;
+    if (const char* why = handle_ == nullptr ? dlerror() : nullptr) problem_ = why;
   };
+  // The first that a named folder holds is the one that is meant: if it doesn't load, no other takes its place.
   const char* folders = std::getenv("CISTRON_CUDA_LIBRARIES");
-  if (folders != nullptr && any_folder(folders, [&](const std::string& folder) { return open(folder + "/" + name); })) return;
-  if (open(name)) return;
-  if (const char* why = dlerror()) problem_ = why;
+  const auto open_there = [&](const std::string& folder) {
+    const std::string path = folder + "/" + name;
+    if (!std::filesystem::exists(path)) return false;
+    open(path);
+    return true;
+  };
+  if (folders == nullptr || !any_folder(folders, open_there)) open(name);
 }
 
 void* Library::function(const char* name) const { return handle_ == nullptr ? nullptr : dlsym(handle_, name); }

@@ -49,6 +49,7 @@ MemorySource& source_of(const Device& device) {
     for (int i = 0; i < kMostCards; ++i) (*all)[static_cast<size_t>(i)].index = i;
     return all;
   }();
+  CISTRON_CHECK(device.index < kMostCards, "[cuda] card {}: at most {} cards of one host are used", device.index, kMostCards);
   return sources->at(static_cast<size_t>(device.index));
 }
 

@@ -1,5 +1,7 @@
 #include "cistron/ops/queue.h"
 
+#include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "cistron/cuda/runtime/runtime.h"
@@ -8,28 +10,40 @@ namespace cistron::cuda {
 
 namespace {
 
+/// A handle of the runtime that is destroyed with its owner.
+template <auto kDestroy>
+struct Destroyer {
+  template <class T>
+  void operator()(T* handle) const {
+    static_cast<void>(kDestroy(handle));
+  }
+};
+template <class T, auto kDestroy>
+using Handle = std::unique_ptr<std::remove_pointer_t<T>, Destroyer<kDestroy>>;
+
+Handle<cudaEvent_t, cudaEventDestroy> make_event() {
+  cudaEvent_t event = nullptr;
+  CISTRON_CUDA_CHECK(cudaEventCreate(&event));
+  return Handle<cudaEvent_t, cudaEventDestroy>(event);
+}
+
 class Graph final : public ops::Recording {
  public:
   Graph(cudaGraph_t graph, int device, cudaStream_t stream) : graph_(graph), device_(device), stream_(stream) {
-    CISTRON_CUDA_CHECK(cudaGraphInstantiate(&executable_, graph_, 0));
+    cudaGraphExec_t executable = nullptr;
+    CISTRON_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+    executable_.reset(executable);
   }
-  ~Graph() override {
-    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
-    cudaGraphDestroy(graph_);
-  }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-
   void replay() override {
     const DeviceGuard guard(device_);
-    CISTRON_CUDA_CHECK(cudaGraphLaunch(executable_, stream_));
+    CISTRON_CUDA_CHECK(cudaGraphLaunch(executable_.get(), stream_));
   }
 
   [[nodiscard]] int64_t launches() const override {
     size_t count = 0;
-    CISTRON_CUDA_CHECK(cudaGraphGetNodes(graph_, nullptr, &count));
+    CISTRON_CUDA_CHECK(cudaGraphGetNodes(graph_.get(), nullptr, &count));
     std::vector<cudaGraphNode_t> nodes(count);
-    CISTRON_CUDA_CHECK(cudaGraphGetNodes(graph_, nodes.data(), &count));
+    CISTRON_CUDA_CHECK(cudaGraphGetNodes(graph_.get(), nodes.data(), &count));
     int64_t kernels = 0;
     for (const cudaGraphNode_t node : nodes) {
       cudaGraphNodeType type{};
@@ -40,10 +54,10 @@ class Graph final : public ops::Recording {
   }
 
  private:
-  cudaGraph_t graph_;
+  Handle<cudaGraph_t, cudaGraphDestroy> graph_;
   int device_;
   cudaStream_t stream_;
-  cudaGraphExec_t executable_ = nullptr;
+  Handle<cudaGraphExec_t, cudaGraphExecDestroy> executable_;
 };
 
 class Stream final : public ops::Queue {
@@ -81,17 +95,13 @@ class Stream final : public ops::Queue {
 
   double milliseconds(const std::function<void()>& work) override {
     const DeviceGuard guard(device_);
-    cudaEvent_t before = nullptr, after = nullptr;
-    CISTRON_CUDA_CHECK(cudaEventCreate(&before));
-    CISTRON_CUDA_CHECK(cudaEventCreate(&after));
-    CISTRON_CUDA_CHECK(cudaEventRecord(before, stream_));
+    const auto before = make_event(), after = make_event();
+    CISTRON_CUDA_CHECK(cudaEventRecord(before.get(), stream_));
     work();
-    CISTRON_CUDA_CHECK(cudaEventRecord(after, stream_));
-    CISTRON_CUDA_CHECK(cudaEventSynchronize(after));
+    CISTRON_CUDA_CHECK(cudaEventRecord(after.get(), stream_));
+    CISTRON_CUDA_CHECK(cudaEventSynchronize(after.get()));
     float elapsed = 0.0F;
-    CISTRON_CUDA_CHECK(cudaEventElapsedTime(&elapsed, before, after));
-    CISTRON_CUDA_CHECK(cudaEventDestroy(before));
-    CISTRON_CUDA_CHECK(cudaEventDestroy(after));
+    CISTRON_CUDA_CHECK(cudaEventElapsedTime(&elapsed, before.get(), after.get()));
     return elapsed;
   }
 

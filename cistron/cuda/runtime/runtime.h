@@ -28,7 +28,7 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  int before_ = 0;
+  int before_ = -1;  // what to go back to; -1: nothing
 };
 
 /// Cards that can be used; 0 where there is no driver.
