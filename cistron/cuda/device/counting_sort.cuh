@@ -50,7 +50,7 @@ struct SortedBins {
   int32_t total[kMaxBins];
   int32_t start[kMaxBins + 1];
   int32_t next[kMaxBins];  // of this block's tile: where its next item goes
-  int32_t carry[kSortWarps];
+  alignas(16) int32_t carry[kSortWarps];  // read four at a time
 };
 
 /// All threads of a block of `kSortThreads`, each with at most one bin.
