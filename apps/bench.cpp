@@ -229,6 +229,7 @@ void add_bench(CLI::App& app, Run& run) {
       ->capture_default_str();
   verb->add_option("--steps", o->steps, "Steps that are timed")->check(positive)->capture_default_str();
   verb->callback([o, &run] { run = [o] { return run_bench_train(*o); }; });
+  add_bench_moe(*bench, run);
   add_bench_kernels(*bench, run);
 }
 

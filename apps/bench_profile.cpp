@@ -20,11 +20,6 @@ namespace cistron::apps {
 
 namespace {
 
-double median_of(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
-  return values[values.size() / 2];
-}
-
 /// `queue`: null where work is done when it returns.
 double median_milliseconds(ops::Queue* queue, const std::function<void()>& work) {
   using Clock = std::chrono::steady_clock;
@@ -93,6 +88,27 @@ std::string rate_of(const ProfileRow& row) {
 
 }  // namespace
 
+double median_of(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
+  return values[values.size() / 2];
+}
+
+DenseProduct::DenseProduct(const Context& ctx, int64_t side) : ctx_(ctx), side_(side) {
+  const int64_t bytes = 3 * side * side * size_of(ctx.activation_dtype());
+  ctx_.arena = Arena::planned("dense product", ctx.device, ops::device_memory(ctx.device),
+                              bytes + (ctx.device.is_cpu() ? 0 : ops::kDenseWorkspaceBytes));
+  x_ = random_matrix(ctx_, side, 0);
+  w_ = random_matrix(ctx_, side, 1);
+  out_ = ctx_.empty({side, side});
+}
+
+void DenseProduct::run() { ops::matmul_forward(ctx_, {.x = x_, .w = w_, .out = out_}); }
+
+double DenseProduct::tflops(double milliseconds) const {
+  const auto side = static_cast<double>(side_);
+  return 2e-9 * side * side * side / milliseconds;
+}
+
 Ceilings measure_ceilings(const Device& device, Precision precision, ThreadPool* pool) {
   const int64_t side = device.is_cpu() ? 2048 : 8192, copied = int64_t{1} << (device.is_cpu() ? 28 : 30);
   const auto queue = ops::make_queue(device);
@@ -101,12 +117,11 @@ Ceilings measure_ceilings(const Device& device, Precision precision, ThreadPool*
               .pool = pool,
               .stream = queue == nullptr ? nullptr : queue->stream(),
               .precision = device.is_cpu() && precision == Precision::kF32 ? Precision::kF32 : Precision::kBF16};
-  const Tensor x = random_matrix(ctx, side, 0), w = random_matrix(ctx, side, 1), out = ctx.empty({side, side});
+  DenseProduct dense(ctx, side);
   const Tensor from = ctx.empty({copied}, DType::kU8), to = ctx.empty({copied}, DType::kU8);
-  const double product = median_milliseconds(queue.get(), [&] { ops::matmul_forward(ctx, {.x = x, .w = w, .out = out}); });
+  const double product = median_milliseconds(queue.get(), [&] { dense.run(); });
   const double copy = median_milliseconds(queue.get(), [&] { copy_all(ctx, from, to); });
-  const auto flops = 2.0 * static_cast<double>(side) * static_cast<double>(side) * static_cast<double>(side);
-  return {.tflops = 1e-9 * flops / product, .gigabytes_per_second = 2e-6 * static_cast<double>(copied) / copy};
+  return {.tflops = dense.tflops(product), .gigabytes_per_second = 2e-6 * static_cast<double>(copied) / copy};
 }
 
 std::vector<ProfileRow> summarise(const std::vector<std::vector<ops::TimedOperation>>& steps, const Ceilings& ceilings,

@@ -7,6 +7,22 @@
 
 namespace cistron::apps {
 
+double median_of(std::vector<double> values);
+
+/// A dense product of side^3 on random data, in the context's precision.
+class DenseProduct {
+ public:
+  DenseProduct(const Context& ctx, int64_t side);
+  /// Queues it.
+  void run();
+  [[nodiscard]] double tflops(double milliseconds) const;
+
+ private:
+  Context ctx_;
+  int64_t side_;
+  Tensor x_, w_, out_;
+};
+
 /// Measured in this process on random data, as medians.
 struct Ceilings {
   double tflops = 0.0;                ///< D: a dense product of 8192^3 in bf16; on a CPU of 2048^3 in the recipe's dtype

@@ -43,6 +43,7 @@ void add_import(CLI::App& app, Run& run);
 void add_info(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);
 void add_bench_kernels(CLI::App& bench, Run& run);
+void add_bench_moe(CLI::App& bench, Run& run);
 void add_doctor(CLI::App& app, Run& run);
 void add_plan(CLI::App& app, Run& run);
 

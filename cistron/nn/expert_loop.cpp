@@ -1,8 +1,9 @@
 #include "cistron/nn/expert_loop.h"
 
-#include <array>
+#include <vector>
 
 #include "cistron/core/checked.h"
+#include "cistron/ops/copy.h"
 #include "cistron/ops/gather.h"
 #include "cistron/ops/matmul.h"
 #include "cistron/ops/swiglu.h"
@@ -18,29 +19,39 @@ struct Segment {
   int64_t count;
 };
 
-std::vector<Segment> segments(const Context& ctx, const ops::Groups& groups) {
-  CISTRON_CHECK(ctx.device.is_cpu() || ctx.device.is_meta(), "[expert_loop] runs on the CPU, not on {}", to_string(ctx.device));
-  std::vector<Segment> all;
-  for (int64_t e = 0; e < groups.num_experts(); ++e) {
-    if (ctx.device.is_meta()) {
-      all.push_back({e, 0, 0});
-      continue;
-    }
-    const auto i = static_cast<size_t>(e);
-    all.push_back({e, groups.starts.span<int32_t>()[i], groups.counts.span<int32_t>()[i]});
-  }
-  return all;
+std::vector<int32_t> on_host(Context& ctx, const Tensor& numbers) {
+  std::vector<int32_t> values(static_cast<size_t>(numbers.numel()));
+  ops::copy(ctx, {.x = numbers, .out = Tensor::view(std::span(values))});
+  return values;
 }
 
-ops::Groups one_group(const ops::Groups& groups, const Segment& segment, std::array<int32_t, 3>& bounds) {
-  bounds = {0, narrow<int32_t>(segment.count), narrow<int32_t>(segment.count)};
-  const Device device = groups.counts.device();
-  return {.starts = Tensor::view(bounds.data(), {2}, DType::kI32, device),
-          .counts = Tensor::view(bounds.data() + 2, {1}, DType::kI32, device),
-          .source_row = groups.source_row.rows(segment.begin, segment.count),
-          .weight = groups.weight.rows(segment.begin, segment.count),
-          .token_rows = groups.token_rows};
-}
+/// The experts' segments, read from the device, and each one's routing there.
+class Segments {
+ public:
+  Segments(Context& ctx, const ops::Groups& groups) : groups_(groups), bounds_(ctx.empty({3 * groups.num_experts()}, DType::kI32)) {
+    const auto starts = on_host(ctx, groups.starts), counts = on_host(ctx, groups.counts);
+    std::vector<int32_t> bounds;
+    for (size_t e = 0; e < counts.size(); ++e) {
+      all.push_back({static_cast<int64_t>(e), starts[e], counts[e]});
+      bounds.insert(bounds.end(), {0, counts[e], counts[e]});
+    }
+    ops::copy(ctx, {.x = Tensor::view(std::span(bounds)), .out = bounds_});
+  }
+
+  [[nodiscard]] ops::Groups one_group(const Segment& segment) const {
+    return {.starts = bounds_.rows(3 * segment.expert, 2),
+            .counts = bounds_.rows(3 * segment.expert + 2, 1),
+            .source_row = groups_.source_row.rows(segment.begin, segment.count),
+            .weight = groups_.weight.rows(segment.begin, segment.count),
+            .token_rows = groups_.token_rows};
+  }
+
+  std::vector<Segment> all;
+
+ private:
+  const ops::Groups& groups_;
+  Tensor bounds_;  // of each expert: 0, its count, its count
+};
 
 Tensor of_expert(const Tensor& w, int64_t expert) { return w.rows(expert, 1).reshape({w.dim(1), w.dim(2)}); }
 
@@ -51,9 +62,9 @@ Tensor ExpertLoop::forward(Context& ctx, const Tensor& x, const ops::Groups& gro
   const int64_t rows = groups.max_rows();
   Tensor gathered = ctx.empty({rows, x.dim(1)}), gate_up = ctx.empty({rows, w1.dim(1)});
   Tensor activation = ctx.empty({rows, w2.dim(2)}), y = ctx.empty({rows, x.dim(1)});
-  for (const Segment& s : segments(ctx, groups)) {
-    std::array<int32_t, 3> bounds{};
-    const ops::Groups one = one_group(groups, s, bounds);
+  const Segments segments(ctx, groups);
+  for (const Segment& s : segments.all) {
+    const ops::Groups one = segments.one_group(s);
     const Tensor x_e = gathered.rows(s.begin, s.count), h_e = gate_up.rows(s.begin, s.count);
     const Tensor a_e = activation.rows(s.begin, s.count), y_e = y.rows(s.begin, s.count);
     ops::gather(ctx, {.x = x, .groups = one, .out = x_e});
@@ -78,9 +89,9 @@ Sequential::Gradients ExpertLoop::backward(Context& ctx, const Tensor& dy, Saved
   const GradSink dw1 = ctx.grad(*gate_up_), dw2 = ctx.grad(*down_);
   Tensor dx = ctx.empty(x.shape()), drow_weight = ctx.empty({x.dim(0)}, DType::kF32);
   Tensor dy_rows = ctx.empty(x.shape()), da = ctx.empty(activation.shape()), dh = ctx.empty(gate_up.shape());
-  for (const Segment& s : segments(ctx, groups)) {
-    std::array<int32_t, 3> bounds{};
-    const ops::Groups one = one_group(groups, s, bounds);
+  const Segments segments(ctx, groups);
+  for (const Segment& s : segments.all) {
+    const ops::Groups one = segments.one_group(s);
     const Tensor x_e = x.rows(s.begin, s.count), h_e = gate_up.rows(s.begin, s.count);
     const Tensor a_e = activation.rows(s.begin, s.count), dx_e = dx.rows(s.begin, s.count);
     const Tensor dy_e = dy_rows.rows(s.begin, s.count), da_e = da.rows(s.begin, s.count), dh_e = dh.rows(s.begin, s.count);

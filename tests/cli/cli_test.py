@@ -75,7 +75,7 @@ def test_plan(program, directory):
 def test_help_and_version(program, directory):
     assert "backends: cpu" in program.ok("--version").stdout
     assert "Example" in program.ok("--help").stdout
-    for verb in ["prepare", "train", "score", "generate", "export", "import", "info", "plan", "bench train", "bench kernels"]:
+    for verb in ["prepare", "train", "score", "generate", "export", "import", "info", "plan", "bench train", "bench kernels", "bench moe"]:
         text = program.ok(*verb.split(), "--help").stdout
         assert "Example" in text and "cistron " + verb in text, verb
         for option in ["--json", "--quiet", "--threads", "--device"]:
@@ -283,6 +283,23 @@ def test_bench(program, directory):
     assert line["peak_resident_bytes"] > line["planned_bytes"] > 4 * 4 * 1_900_000
     assert "tokens/s" in program.ok("bench", "train", "--layers", 1, "--batch", 2, "--seq", 32, "--steps", 1).stdout
     program.fails(2, "kernel_benchmarks", "bench", "kernels", "--device", "cpu")
+
+
+def test_bench_moe(program, directory):
+    shape = ["--hidden", 128, "--intermediate", 256, "--experts", 4, "--top-k", 2, "--tokens", 96, "--turns", 2, "--json"]
+    rungs = objects(program.ok("bench", "moe", *shape, "--ablate", "--device", "cpu").stdout)
+    assert [rung["variant"] for rung in rungs] == ["loop", "grouped", "grouped", "fused", "fused"]
+    assert all(rung["milliseconds"] > 0 and rung["host_syncs"] == 0 for rung in rungs)
+    saved = {(rung["variant"], rung["recipe"]): rung["bytes_saved_per_token"] for rung in rungs}
+    plain = rungs[0]["recipe"]
+    # Fused: beside the input nothing but gate and up of each choice, and the routing.
+    width = 4 if plain == "fp32" else 2
+    assert 0 <= saved["fused", plain] - 2 * 2 * 256 * width < 64
+    assert saved["fused", plain] < saved["grouped", plain] <= saved["loop", plain]
+    assert len(objects(program.ok("bench", "moe", *shape, "--device", "cpu").stdout)) == 2
+    refused = objects(program.ok("bench", "moe", *shape, "--hidden", 96, "--ablate", "--device", "cpu").stdout)
+    assert "multiples of 128" in refused[2]["refused"] and "refused" not in refused[1]
+    program.fails(2, "4 experts", "bench", "moe", "--experts", 4, "--top-k", 5)
 
 
 if __name__ == "__main__":
