@@ -51,24 +51,23 @@ void print_table(const Ladder& ladder, const MoeShape& s, const std::string& whe
     fmt::print("{:8} {:10} {:11.3f} {:9.3f} {:11.3f} {:9.3f} {:12.0f} {:13} {:>9} {:>6}\n", t.rung.variant, t.rung.recipe,
                t.forward_milliseconds, rate(flops, t.forward_milliseconds), t.backward_milliseconds,
                rate(2 * flops, t.backward_milliseconds),
-               1e3 * static_cast<double>(s.tokens) / (t.forward_milliseconds + t.backward_milliseconds),
-               t.saved_bytes / s.tokens, t.launches > 0 ? std::to_string(t.launches) : "-", t.host_syncs);
+               1e3 * static_cast<double>(s.tokens) / (t.forward_milliseconds + t.backward_milliseconds), t.saved_bytes / s.tokens,
+               t.launches > 0 ? std::to_string(t.launches) : "-", t.host_syncs);
   }
 }
 
 nlohmann::ordered_json to_json(const RungTime& t, const Ladder& ladder, const MoeShape& s, const Device& device) {
   const double flops = s.forward_flops(), total = t.forward_milliseconds + t.backward_milliseconds;
-  nlohmann::ordered_json line{
-      {"name", "moe"},
-      {"device", device.is_cuda() ? "cuda" : "cpu"},
-      {"recipe", t.rung.recipe},
-      {"variant", t.rung.variant},
-      {"shape",
-       {{"hidden", s.hidden},
-        {"intermediate", s.intermediate},
-        {"experts", s.experts},
-        {"top_k", s.top_k},
-        {"tokens", s.tokens}}}};
+  nlohmann::ordered_json line{{"name", "moe"},
+                              {"device", device.is_cuda() ? "cuda" : "cpu"},
+                              {"recipe", t.rung.recipe},
+                              {"variant", t.rung.variant},
+                              {"shape",
+                               {{"hidden", s.hidden},
+                                {"intermediate", s.intermediate},
+                                {"experts", s.experts},
+                                {"top_k", s.top_k},
+                                {"tokens", s.tokens}}}};
   if (!t.refusal.empty()) {
     line["refused"] = t.refusal;
     return line;
@@ -104,8 +103,9 @@ int run_bench_moe(const Options& o) {
 
 void add_bench_moe(CLI::App& bench, Run& run) {
   const auto o = std::make_shared<Options>();
-  CLI::App* verb = add_verb(bench, "moe", "The layer of experts alone, forward and backward: grouped, in MXFP8, fused",
-                            "cistron bench moe --hidden 2048 --intermediate 1024 --experts 64 --top-k 8 --tokens 16384 --ablate", *o);
+  CLI::App* verb =
+      add_verb(bench, "moe", "The layer of experts alone, forward and backward: grouped, in MXFP8, fused",
+               "cistron bench moe --hidden 2048 --intermediate 1024 --experts 64 --top-k 8 --tokens 16384 --ablate", *o);
   const auto positive = CLI::Range(int64_t{1}, int64_t{1} << 30);
   verb->add_option("--preset", o->preset, "The model's shape, instead of the next four");
   verb->add_option("--hidden", o->shape.hidden, "Width of the layer")->check(positive)->capture_default_str();

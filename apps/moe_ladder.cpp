@@ -7,8 +7,8 @@
 #include "cistron/core/error.h"
 #include "cistron/core/rng.h"
 #include "cistron/cpu/fast/onednn.h"
-#include "cistron/nn/local_parameters.h"
 #include "cistron/nn/expert_loop.h"
+#include "cistron/nn/local_parameters.h"
 #include "cistron/nn/sequential.h"
 #include "cistron/ops/copy.h"
 #include "cistron/ops/device_memory.h"
@@ -82,7 +82,11 @@ struct Operands {
 class Climber {
  public:
   Climber(const Context& ctx, const Rung& rung, const nn::Sequential& experts, const MoeShape& shape, Operands& operands)
-      : ctx_(ctx), rung_(rung), experts_(experts), loop_(*experts.parameters()[0], *experts.parameters()[1]), shape_(shape),
+      : ctx_(ctx),
+        rung_(rung),
+        experts_(experts),
+        loop_(*experts.parameters()[0], *experts.parameters()[1]),
+        shape_(shape),
         operands_(operands) {
     ctx_.parameters = &operands.parameters;
     ctx_.fuse = rung.fuse;
@@ -119,7 +123,10 @@ struct Plan {
   int64_t peak = 0, saved = 0;
 };
 Plan plan_of(const Context& real, const Rung& rung, const nn::Sequential& experts, const MoeShape& shape) {
-  Context ctx{.device = {.kind = DeviceKind::kMeta}, .planned = real.device, .arena = Arena::meta("operands"), .precision = rung.precision};
+  Context ctx{.device = {.kind = DeviceKind::kMeta},
+              .planned = real.device,
+              .arena = Arena::meta("operands"),
+              .precision = rung.precision};
   Operands operands(ctx, experts, shape);
   ctx.arena = Arena::meta("activations");
   Climber climber(ctx, rung, experts, shape, operands);

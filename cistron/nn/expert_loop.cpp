@@ -28,7 +28,8 @@ std::vector<int32_t> on_host(Context& ctx, const Tensor& numbers) {
 /// The experts' segments, read from the device, and each one's routing there.
 class Segments {
  public:
-  Segments(Context& ctx, const ops::Groups& groups) : groups_(groups), bounds_(ctx.empty({3 * groups.num_experts()}, DType::kI32)) {
+  Segments(Context& ctx, const ops::Groups& groups)
+      : groups_(groups), bounds_(ctx.empty({3 * groups.num_experts()}, DType::kI32)) {
     const auto starts = on_host(ctx, groups.starts), counts = on_host(ctx, groups.counts);
     std::vector<int32_t> bounds;
     for (size_t e = 0; e < counts.size(); ++e) {

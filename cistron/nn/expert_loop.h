@@ -1,6 +1,6 @@
 #pragma once
-// The experts one after the other, each by its own products: what Cistron is measured against. It reads the counts on the host, which
-// on a card waits for it, forward and backward.
+// The experts one after the other, each by its own products: what Cistron is measured against. It reads the counts on the host,
+// which on a card waits for it, forward and backward.
 #include "cistron/nn/sequential.h"
 
 namespace cistron::nn {

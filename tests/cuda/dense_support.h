@@ -43,8 +43,8 @@ class DenseOnCard : public testing::TestWithParam<DenseCase> {
   }
   /// Runs twice on outputs that start alike, and compares bits, then with float64. `want` and `magnitude` come without what was
   /// in `out` before.
-  void expect_product(const Shape& shape, DType dtype, const std::function<void(const Tensor&)>& run, cpu::ref::Matrix<double> want,
-                      cpu::ref::Matrix<double> magnitude, int64_t terms) {
+  void expect_product(const Shape& shape, DType dtype, const std::function<void(const Tensor&)>& run,
+                      cpu::ref::Matrix<double> want, cpu::ref::Matrix<double> magnitude, int64_t terms) {
     const Tensor before = c.accumulate ? random_tensor(cpu, shape, dtype, 3) : poisoned(cpu, shape, dtype);
     const Tensor out = to_device(cuda, before), again = to_device(cuda, before);
     run(out);

@@ -1,4 +1,5 @@
-// Each kernel that can run a dense product, whichever the dispatcher would have taken: against float64, at the sizes it says it takes.
+// Each kernel that can run a dense product, whichever the dispatcher would have taken: against float64, at the sizes it says it
+// takes.
 #include "cistron/cuda/gemm/dense.h"
 
 #include "cistron/cuda/runtime/runtime.h"

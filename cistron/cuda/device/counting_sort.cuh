@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kSortThreads) count_kernel(SortShape shape, Ke
 struct SortedBins {
   int32_t total[kMaxBins];
   int32_t start[kMaxBins + 1];
-  int32_t next[kMaxBins];  // of this block's tile: where its next item goes
+  int32_t next[kMaxBins];                 // of this block's tile: where its next item goes
   alignas(16) int32_t carry[kSortWarps];  // read four at a time
 };
 
