@@ -63,12 +63,12 @@ Tensor ExpertLoop::forward(Context& ctx, const Tensor& x, const ops::Groups& gro
   const int64_t rows = groups.max_rows();
   Tensor gathered = ctx.empty({rows, x.dim(1)}), gate_up = ctx.empty({rows, w1.dim(1)});
   Tensor activation = ctx.empty({rows, w2.dim(2)}), y = ctx.empty({rows, x.dim(1)});
+  ops::gather(ctx, {.x = x, .groups = groups, .out = gathered});
   const Segments segments(ctx, groups);
   for (const Segment& s : segments.all) {
     const ops::Groups one = segments.one_group(s);
     const Tensor x_e = gathered.rows(s.begin, s.count), h_e = gate_up.rows(s.begin, s.count);
     const Tensor a_e = activation.rows(s.begin, s.count), y_e = y.rows(s.begin, s.count);
-    ops::gather(ctx, {.x = x, .groups = one, .out = x_e});
     ops::matmul_forward(ctx, {.x = x_e, .w = of_expert(w1, s.expert), .out = h_e});
     ops::scaled_swiglu_forward(ctx, {.gate_up = h_e, .groups = one, .out = a_e});
     ops::matmul_forward(ctx, {.x = a_e, .w = of_expert(w2, s.expert), .out = y_e});
@@ -90,13 +90,13 @@ Sequential::Gradients ExpertLoop::backward(Context& ctx, const Tensor& dy, Saved
   const GradSink dw1 = ctx.grad(*gate_up_), dw2 = ctx.grad(*down_);
   Tensor dx = ctx.empty(x.shape()), drow_weight = ctx.empty({x.dim(0)}, DType::kF32);
   Tensor dy_rows = ctx.empty(x.shape()), da = ctx.empty(activation.shape()), dh = ctx.empty(gate_up.shape());
+  ops::gather(ctx, {.x = dy, .groups = groups, .out = dy_rows});
   const Segments segments(ctx, groups);
   for (const Segment& s : segments.all) {
     const ops::Groups one = segments.one_group(s);
     const Tensor x_e = x.rows(s.begin, s.count), h_e = gate_up.rows(s.begin, s.count);
     const Tensor a_e = activation.rows(s.begin, s.count), dx_e = dx.rows(s.begin, s.count);
     const Tensor dy_e = dy_rows.rows(s.begin, s.count), da_e = da.rows(s.begin, s.count), dh_e = dh.rows(s.begin, s.count);
-    ops::gather(ctx, {.x = dy, .groups = one, .out = dy_e});
     ops::matmul_wgrad(ctx, {.dy = dy_e, .x = a_e, .out = of_expert(dw2.grad, s.expert), .accumulate = dw2.accumulate});
     ops::matmul_dgrad(ctx, {.dy = dy_e, .w = of_expert(w2, s.expert), .out = da_e});
     ops::scaled_swiglu_backward(
