@@ -33,14 +33,13 @@ double median_milliseconds(ops::Queue* queue, const std::function<void()>& work)
   return median_of(times);
 }
 
-// A million random values, over and over: more than any tile or cache line would notice.
 template <class T>
-void fill_random(Context& ctx, const Tensor& matrix, uint64_t stream) {
+void fill_with(Context& ctx, const Tensor& out, uint64_t stream) {
   const Rng rng(1, stream);
   std::vector<T> values(size_t{1} << 20);
   for (size_t i = 0; i < values.size(); ++i) values[i] = T(static_cast<float>(rng.uniform(i) - 0.5));
   const std::span pattern = std::as_bytes(std::span(values));
-  ops::write_pieces(ctx, matrix, [&](int64_t begin, std::span<std::byte> piece) {
+  ops::write_pieces(ctx, out, [&](int64_t begin, std::span<std::byte> piece) {
     for (size_t at = 0; at < piece.size();) {
       const size_t from = (static_cast<size_t>(begin) + at) % pattern.size();
       const size_t size = std::min(pattern.size() - from, piece.size() - at);
@@ -52,7 +51,7 @@ void fill_random(Context& ctx, const Tensor& matrix, uint64_t stream) {
 
 Tensor random_matrix(Context& ctx, int64_t side, uint64_t stream) {
   const Tensor matrix = ctx.empty({side, side});
-  ctx.precision == Precision::kBF16 ? fill_random<bf16>(ctx, matrix, stream) : fill_random<float>(ctx, matrix, stream);
+  fill_random(ctx, matrix, stream);
   return matrix;
 }
 
@@ -91,6 +90,10 @@ std::string rate_of(const ProfileRow& row) {
 double median_of(std::vector<double> values) {
   std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
   return values[values.size() / 2];
+}
+
+void fill_random(Context& ctx, const Tensor& out, uint64_t stream) {
+  out.dtype() == DType::kBF16 ? fill_with<bf16>(ctx, out, stream) : fill_with<float>(ctx, out, stream);
 }
 
 DenseProduct::DenseProduct(const Context& ctx, int64_t side) : ctx_(ctx), side_(side) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Times whole training steps on one card: Hugging Face's Mixtral, eager and grouped_mm, and Cistron, in turns, in one run; neither clips.
+# Times whole training steps on one card: Hugging Face's Mixtral, eager and grouped_mm, and Cistron, in bf16 and in MXFP8, in turns, in one run;
+# neither clips.
 #   bench/train/compare_cuda.sh [ROUNDS] [SHAPE]...      default 2 rounds of all four shapes
 # Needs build/cuda/bin/cistron (or CISTRON=...) and a python3 (or PYTHON=...) with torch for CUDA and transformers. PEERS= runs ours alone.
 set -euo pipefail
@@ -36,18 +37,28 @@ for shape in "${shapes[@]}"; do
       "$python" bench/train/hf_mixtral_cuda.py --experts-implementation "$variant" "${peer[@]}" 2>"$scratch/errors" |
         tee -a "$scratch/$shape.$variant" || tail -n 3 "$scratch/errors" >&2
     done
-    "$cistron" bench train --preset "$shape" "${ours[@]}" --device cuda --clip 0 --steps 20 --json | tee -a "$scratch/$shape.ours"
+    for recipe in bf16 mxfp8; do
+      "$cistron" bench train --preset "$shape" "${ours[@]}" --device cuda --recipe $recipe --clip 0 --steps 20 --json |
+        tee -a "$scratch/$shape.$recipe"
+    done
   done
 done
 
 python3 - "$scratch" "${shapes[@]}" <<'PYTHON'
 import json, pathlib, statistics, sys
 folder = pathlib.Path(sys.argv[1])
-def median(file):
-    lines = file.read_text().splitlines() if file.exists() else []
-    return statistics.median([json.loads(line)["tokens_per_second"] for line in lines]) if lines else float("nan")
-print(f"{'shape':<16} {'eager':>10} {'grouped_mm':>10} {'ours':>10} {'/ eager':>8} {'/ grouped':>9}   (tokens/s, medians)")
+variants = ["eager", "grouped_mm", "bf16", "mxfp8"]
+def lines(shape, variant):
+    file = folder / f"{shape}.{variant}"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+def median(rows, key):
+    return statistics.median([row[key] for row in rows]) if rows else float("nan")
+print(f"{'tokens/s, medians':<16}" + "".join(f"{v:>11}" for v in variants) + "   bf16 / eager, / grouped_mm   mxfp8 / eager, / grouped_mm   peak GB")
 for shape in sys.argv[2:]:
-    eager, grouped, ours = (median(folder / f"{shape}.{variant}") for variant in ("eager", "grouped_mm", "ours"))
-    print(f"{shape:<16} {eager:>10.0f} {grouped:>10.0f} {ours:>10.0f} {ours / eager:>8.2f} {ours / grouped:>9.2f}")
+    runs = {v: lines(shape, v) for v in variants}
+    speed = {v: median(runs[v], "tokens_per_second") for v in variants}
+    peak = {v: median(runs[v], "peak_bytes" if v in variants[:2] else "planned_bytes") / 1e9 for v in variants}
+    print(f"{shape:<17}" + "".join(f"{speed[v]:>11.0f}" for v in variants)
+          + "".join(f"{speed[o] / speed['eager']:>15.2f} {speed[o] / speed['grouped_mm']:>12.2f}" for o in ("bf16", "mxfp8"))
+          + "   " + " ".join(f"{peak[v]:.1f}" for v in variants))
 PYTHON
