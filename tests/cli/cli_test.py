@@ -286,8 +286,8 @@ def test_bench(program, directory):
 
 
 def test_bench_moe(program, directory):
-    shape = ["--hidden", 128, "--intermediate", 256, "--experts", 4, "--top-k", 2, "--tokens", 96, "--turns", 2, "--json"]
-    rungs = objects(program.ok("bench", "moe", *shape, "--ablate", "--device", "cpu").stdout)
+    common = ["bench", "moe", "--intermediate", 256, "--experts", 4, "--tokens", 96, "--turns", 2, "--json", "--device", "cpu"]
+    rungs = objects(program.ok(*common, "--hidden", 128, "--ablate").stdout)
     assert [rung["variant"] for rung in rungs] == ["loop", "grouped", "grouped", "fused", "fused"]
     assert all(rung["milliseconds"] > 0 and rung["host_syncs"] == 0 for rung in rungs)
     saved = {(rung["variant"], rung["recipe"]): rung["bytes_saved_per_token"] for rung in rungs}
@@ -296,8 +296,8 @@ def test_bench_moe(program, directory):
     width = 4 if plain == "fp32" else 2
     assert 0 <= saved["fused", plain] - 2 * 2 * 256 * width < 64
     assert saved["fused", plain] < saved["grouped", plain] <= saved["loop", plain]
-    assert len(objects(program.ok("bench", "moe", *shape, "--device", "cpu").stdout)) == 2
-    refused = objects(program.ok("bench", "moe", *shape, "--hidden", 96, "--ablate", "--device", "cpu").stdout)
+    assert len(objects(program.ok(*common, "--hidden", 128).stdout)) == 2
+    refused = objects(program.ok(*common, "--hidden", 96, "--ablate").stdout)
     assert "multiples of 128" in refused[2]["refused"] and "refused" not in refused[1]
     program.fails(2, "4 experts", "bench", "moe", "--experts", 4, "--top-k", 5)
 
