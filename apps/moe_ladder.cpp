@@ -247,12 +247,12 @@ Ladder climb(const Device& device, ThreadPool& pool, const MoeShape& shape, cons
   std::map<Precision, Operands> operands;
   std::vector<Runner> runners;
   Ladder ladder;
+  std::vector<size_t> places;  // of the runners' results
   for (const Rung& rung : rungs) {
     ctx.precision = rung.precision;
-    if (const std::string why = refusal(ctx, rung, experts, shape); !why.empty()) {
-      ladder.rungs.push_back({.rung = rung, .refusal = why});
-      continue;
-    }
+    ladder.rungs.push_back({.rung = rung, .refusal = refusal(ctx, rung, experts, shape)});
+    if (!ladder.rungs.back().refusal.empty()) continue;
+    places.push_back(ladder.rungs.size() - 1);
     Operands& shared = operands.try_emplace(rung.precision, ctx, experts, shape).first->second;
     runners.emplace_back(ctx, queue.get(), rung, experts, shape, shared);
   }
@@ -268,7 +268,7 @@ Ladder climb(const Device& device, ThreadPool& pool, const MoeShape& shape, cons
     for (Runner& runner : runners) runner.forget();
   }
   if (dense != nullptr) ladder.dense_tflops = dense->tflops(median_of(dense_times));
-  for (Runner& runner : runners) ladder.rungs.push_back(runner.result());
+  for (size_t i = 0; i < runners.size(); ++i) ladder.rungs[places[i]] = runners[i].result();
   return ladder;
 }
 
