@@ -6,13 +6,10 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <exception>
-#include <new>
-#include <system_error>
 
 #include "apps/command.h"
 #include "apps/version.h"
-#include "cistron/core/error.h"
+#include "cistron/core/current_error.h"
 #include "cistron/core/nearest.h"
 #include "cistron/io/atomic_file.h"
 #include "cistron/train/progress.h"
@@ -88,14 +85,8 @@ int main(int argc, char** argv) {
   ignore_signals_of_writing();
   try {
     return parse_and_run(argc, argv);
-  } catch (const Error& error) {
+  } catch (...) {
+    const Error error = current_error();
     return fail(error.kind(), error.what());
-  } catch (const std::bad_alloc&) {
-    return fail(ErrorKind::kOutOfSpace, "out of memory: host: use a smaller model or batch");
-  } catch (const std::system_error& error) {
-    const bool full = error.code() == std::errc::no_space_on_device || error.code() == std::errc::file_too_large;
-    return fail(full ? ErrorKind::kOutOfSpace : ErrorKind::kFailed, error.what());
-  } catch (const std::exception& error) {
-    return fail(ErrorKind::kFailed, error.what());
   }
 }

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "cistron/core/start_thread.h"
+
 namespace cistron {
 
 namespace {
@@ -14,21 +16,28 @@ int usable_cores() {
   return CPU_COUNT(&set);
 }
 
+void end(std::vector<std::thread>& workers, std::mutex& mutex, std::condition_variable& start, bool& stop) {
+  {
+    const std::lock_guard lock(mutex);
+    stop = true;
+  }
+  start.notify_all();
+  for (auto& worker : workers) worker.join();
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) {
   if (num_threads <= 0) num_threads = usable_cores();
-  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { work(); });
+  try {
+    for (int i = 1; i < num_threads; ++i) workers_.push_back(start_thread([this] { work(); }));
+  } catch (...) {
+    end(workers_, mutex_, start_, stop_);
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  start_.notify_all();
-  for (auto& worker : workers_) worker.join();
-}
+ThreadPool::~ThreadPool() { end(workers_, mutex_, start_, stop_); }
 
 void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t)>& task) {
   if (workers_.empty() || count <= 1) {

@@ -2,9 +2,11 @@
 
 #include <utility>
 
+#include "cistron/core/start_thread.h"
+
 namespace cistron::dist {
 
-Background::Background(std::function<void()> abandon) : abandon_(std::move(abandon)), thread_([this] { run(); }) {}
+Background::Background(std::function<void()> abandon) : abandon_(std::move(abandon)), thread_(start_thread([this] { run(); })) {}
 
 Background::~Background() {
   bool unfinished = false;

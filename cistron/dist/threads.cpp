@@ -5,7 +5,8 @@
 #include <exception>
 #include <thread>
 
-#include "cistron/core/error.h"
+#include "cistron/core/current_error.h"
+#include "cistron/core/start_thread.h"
 #include "cistron/dist/rendezvous.h"
 
 namespace cistron::dist {
@@ -36,11 +37,8 @@ void wait_for_all(ThreadWorld& world, std::chrono::milliseconds timeout) {
 std::exception_ptr run_rank(ThreadWorld& world, Communicator& communicator, const std::function<void(Communicator&)>& fn) {
   try {
     fn(communicator);
-  } catch (const std::exception& error) {
-    world.fail(communicator.rank(), error.what());
-    return std::current_exception();
   } catch (...) {
-    world.fail(communicator.rank(), "something that is no exception of the library's");
+    world.fail(communicator.rank(), current_error().what());
     return std::current_exception();
   }
   return nullptr;
@@ -63,14 +61,20 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& fn, const Op
   std::vector<std::exception_ptr> errors(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
   threads.reserve(errors.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      {
-        ThreadCommunicator mine({"world", first_numbers(ranks), rank, options.timeout}, rendezvous);
-        errors[static_cast<size_t>(rank)] = run_rank(*world, mine, fn);
-      }
-      world->end(rank);
-    });
+  const auto run = [&](int rank) {
+    {
+      ThreadCommunicator mine({"world", first_numbers(ranks), rank, options.timeout}, rendezvous);
+      errors[static_cast<size_t>(rank)] = run_rank(*world, mine, fn);
+    }
+    world->end(rank);
+  };
+  try {
+    while (std::ssize(threads) < ranks)
+      threads.push_back(start_thread([&run, rank = static_cast<int>(threads.size())] { run(rank); }));
+  } catch (...) {  // those that have started must end first
+    errors[threads.size()] = std::current_exception();
+    world->fail(static_cast<int>(threads.size()), current_error().what());
+    for (int rank = static_cast<int>(threads.size()); rank < ranks; ++rank) world->end(rank);
   }
   wait_for_all(*world, options.timeout);
   for (std::thread& thread : threads) thread.join();

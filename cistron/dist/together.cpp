@@ -1,9 +1,8 @@
 #include "cistron/dist/together.h"
 
 #include <exception>
-#include <system_error>
 
-#include "cistron/core/error.h"
+#include "cistron/core/current_error.h"
 #include "cistron/dist/check_same.h"
 
 namespace cistron::dist {
@@ -18,15 +17,10 @@ std::string run(const std::function<void()>& act, std::exception_ptr& thrown) {
   try {
     act();
     return {};
-  } catch (const Error& error) {
-    thrown = std::current_exception();
-    return failure_text(error.kind(), error.what());
-  } catch (const std::exception& error) {
-    thrown = std::current_exception();
-    return failure_text(ErrorKind::kFailed, error.what());
   } catch (...) {
     thrown = std::current_exception();
-    return failure_text(ErrorKind::kFailed, "something that is no exception of the library's");
+    const Error error = current_error();
+    return failure_text(error.kind(), error.what());
   }
 }
 

@@ -3,11 +3,11 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <mutex>
 #include <thread>
 
-#include "cistron/core/error.h"
+#include "cistron/core/current_error.h"
+#include "cistron/core/start_thread.h"
 #include "cistron/dist/mpi/runtime.h"
 
 namespace cistron::dist {
@@ -56,10 +56,10 @@ class MpiCommunicator : public Communicator {
 class Bound {
  public:
   Bound(const char* call, std::chrono::milliseconds timeout)
-      : thread_([this, call, timeout] {
+      : thread_(start_thread([this, call, timeout] {
           std::unique_lock lock(mutex_);
           if (!changed_.wait_for(lock, timeout, [this] { return done_; })) leave(call, timeout);
-        }) {}
+        })) {}
   ~Bound() {
     {
       const std::lock_guard lock(mutex_);
@@ -115,12 +115,9 @@ void run_mpi(const std::function<void(Communicator&)>& fn, const Options& option
     MpiCommunicator world(who, runtime, 0);
     fn(world);
     world.barrier().wait();  // so that a rank that is late is named
-  } catch (const Error& error) {
-    abort_all(who.rank, error.what(), error.kind());
-  } catch (const std::exception& error) {
-    abort_all(who.rank, error.what(), ErrorKind::kFailed);
   } catch (...) {
-    abort_all(who.rank, "something that is no exception of the library's", ErrorKind::kFailed);
+    const Error error = current_error();
+    abort_all(who.rank, error.what(), error.kind());
   }
   const Bound bound("MPI_Finalize", options.timeout);
   MPI_Finalize();
