@@ -1,6 +1,7 @@
 #include "cistron/io/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -58,6 +59,43 @@ void make_directories(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
   check(error, "cannot create the directory", path);
+}
+
+void remove_contents(const fs::path& directory) {
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error))
+    remove_tree(entry->path());
+  check(error, "cannot list", directory);
+}
+
+bool is_same(int fd, const fs::path& path) {
+  struct stat open_one{}, named_one{};
+  return fstat(fd, &open_one) == 0 && stat(path.c_str(), &named_one) == 0 && open_one.st_dev == named_one.st_dev &&
+         open_one.st_ino == named_one.st_ino;
+}
+
+// One process at a time writes there: the folder itself is the lock, which goes with the process that has it. (A file system
+// without locks has none.)
+int make_and_lock(const fs::path& partial, const fs::path& path) {
+  std::error_code ignored;
+  if (is_taken(partial) && !fs::is_directory(partial, ignored)) remove_tree(partial);
+  while (true) {
+    make_directories(partial);
+    const int fd = open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) continue;  // another process has just been done with it
+    if (fd < 0) {
+      const int error = errno;
+      rmdir(partial.c_str());
+      errno = error;
+      throw_errno("cannot open the directory", partial);
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      close(fd);
+      throw Error(ErrorKind::kUsage, "another process is writing this", path.string(), "wait for it, or choose another place");
+    }
+    if (is_same(fd, partial)) return fd;
+    close(fd);
+  }
 }
 
 fs::path replaced(const fs::path& path) { return beside(path, ".replaced"); }
@@ -144,18 +182,30 @@ void write_file(const fs::path& path, std::string_view text) {
 
 AtomicDirectory::AtomicDirectory(fs::path path, bool replace)
     : path_(beside(path, "")), partial_(beside(path, ".partial")), replace_(replace) {
+  make_directories(parent_of(path_));
+  lock_ = make_and_lock(partial_, path_);
+  try {
+    check_free();
+    remove_contents(partial_);  // of a run that was killed
+  } catch (...) {
+    discard();
+    throw;
+  }
+}
+
+void AtomicDirectory::check_free() const {
   restore_replaced(path_);
   if (!replace_ && is_taken(path_))
     throw Error(ErrorKind::kUsage, "the output exists already", path_.string(),
                 "choose another place, or replace it with --force");
-  make_directories(parent_of(path_));
-  remove_tree(partial_);  // of a run that was killed
-  make_directories(partial_);
 }
 
-AtomicDirectory::~AtomicDirectory() {
+AtomicDirectory::~AtomicDirectory() { discard(); }
+
+void AtomicDirectory::discard() {
   std::error_code ignored;
   if (!committed_) fs::remove_all(partial_, ignored);
+  if (lock_ >= 0) close(lock_);
 }
 
 void AtomicDirectory::commit() {

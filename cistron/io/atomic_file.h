@@ -61,7 +61,8 @@ void write_file(const std::filesystem::path& path, std::string_view text);
 class AtomicDirectory {
  public:
   /// Puts back what a killed run left as NAME.replaced, and creates NAME.partial, empty, in a parent that exists or is made. With
-  /// `replace` an existing NAME is swapped out in `commit`; without, it is Error(kUsage).
+  /// `replace` an existing NAME is swapped out in `commit`; without, it is Error(kUsage), as is another process that is writing
+  /// NAME.
   explicit AtomicDirectory(std::filesystem::path path, bool replace = false);
   ~AtomicDirectory();
   AtomicDirectory(const AtomicDirectory&) = delete;
@@ -74,9 +75,13 @@ class AtomicDirectory {
   void commit();
 
  private:
+  void check_free() const;
+  void discard();
+
   std::filesystem::path path_, partial_;
   bool replace_;
   bool committed_ = false;
+  int lock_ = -1;  // NAME.partial itself, open and locked
 };
 
 /// Where a process was killed between the two renames of a replacement, NAME is gone and NAME.replaced is whole: renames it back.

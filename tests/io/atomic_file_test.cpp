@@ -126,6 +126,22 @@ TEST(AtomicDirectory, ReplacesOnlyWhenTold) {
   EXPECT_THAT(names_in(temp.path()), ElementsAre("d"));
 }
 
+TEST(AtomicDirectory, IsWrittenByOneAtATime) {
+  const TempDirectory temp;
+  {
+    AtomicDirectory first(temp / "d", true);
+    write_file(first.partial() / "a", "1");
+    EXPECT_THAT(error_of(ErrorKind::kUsage, [&] { AtomicDirectory(temp / "d", true); }), HasSubstr("another process"));
+    first.commit();
+    EXPECT_TRUE(fs::exists(temp / "d/a")) << "the one that was refused touched nothing";
+    AtomicDirectory second(temp / "d", true);
+    second.commit();
+  }
+  EXPECT_FALSE(fs::exists(temp / "d/a"));
+  EXPECT_THAT(error_of(ErrorKind::kUsage, [&] { AtomicDirectory(temp / "d"); }), HasSubstr("exists already"));
+  EXPECT_FALSE(fs::exists(temp / "d.partial"));
+}
+
 TEST(AtomicDirectory, WhatAKilledRunLeftIsSweptAway) {
   const TempDirectory temp;
   fs::create_directories(temp / "d.partial/junk");
