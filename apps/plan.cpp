@@ -46,6 +46,8 @@ int run_plan(const Options& o) {
   train::RunConfig config = train::load_config(o.config, o.overrides);
   train::resolve(config, /*fast_bf16=*/true);
   const auto memory = static_cast<int64_t>(o.memory);
+  if (memory <= 0)
+    throw Error(ErrorKind::kUsage, "a rank has no memory", "--memory", "give bytes, or a size such as 80GB");
   const auto layouts = train::legal_layouts(static_cast<int>(o.gpus), config.model.experts);
   if (!o.json)
     fmt::print(

@@ -84,8 +84,10 @@ train::TrainResult train_rank(const Options& o, const train::RunConfig& config, 
   const train::TrainResult result = trainer.run();
   if (!result.interrupted) return result;
   const auto config_file = std::filesystem::path(o.out) / "config.toml";  // resolved: what --set said is in it
-  progress.warn(fmt::format("interrupted after step {}, the state is saved; go on with: cistron train {} --out {} --resume",
-                            result.step, shell_quoted(config_file.string()), shell_quoted(o.out)));
+  const std::string launcher = dist::launched_by_mpi() ? fmt::format("mpirun -n {} ", world.size()) : "";
+  progress.warn(fmt::format("interrupted after step {}, the state is saved; go on with: {}cistron train {} --out {} --resume{}",
+                            result.step, launcher, shell_quoted(config_file.string()), shell_quoted(o.out),
+                            o.ranks > 1 ? fmt::format(" --ranks {}", o.ranks) : ""));
   return result;
 }
 
@@ -112,7 +114,7 @@ void add_train(CLI::App& app, Run& run) {
   verb->add_option("--out", o->out, "The run's directory: checkpoints, metrics, resolved configuration")->required();
   verb->add_flag("--resume", o->resume, "Go on from the last checkpoint; start afresh where there is none");
   verb->add_option("--set", o->overrides, "Override a key: section.key=value")->take_all()->expected(1)->allow_extra_args(false);
-  verb->add_option("--ranks", o->ranks, "Train on this many ranks, threads of this process")->check(CLI::Range(1, 4096));
+  verb->add_option("--ranks", o->ranks, "Train on this many ranks, threads of this process")->check(CLI::Range(1, 256));
   verb->callback([o, &run] { run = [o] { return run_train(*o); }; });
 }
 

@@ -56,6 +56,13 @@ StoreHeader read_header(const io::MappedFile& file, StoreFileKind kind, const nl
   return header;
 }
 
+template <class T>
+int64_t largest(const std::byte* tokens, uint64_t count) {
+  T most = 0;
+  for (uint64_t i = 0; i < count; ++i) most = std::max(most, reinterpret_cast<const T*>(tokens)[i]);
+  return most;
+}
+
 bool ascends(std::span<const uint64_t> starts, uint64_t end) {
   return starts.front() == 0 && starts.back() == end && std::is_sorted(starts.begin(), starts.end());
 }
@@ -97,6 +104,8 @@ void StoreSplit::open(const std::filesystem::path& directory, int64_t vocab_size
   id_starts_ = {starts + records.count + 1, records.count + 1};
   ids_ = reinterpret_cast<const char*>(starts + 2 * (records.count + 1));
   tokens_ = tokens_file_->bytes().data() + sizeof(StoreHeader);
+  if (tokens.count > 0 && (token_bytes_ == 1 ? largest<uint8_t> : largest<uint16_t>)(tokens_, tokens.count) >= vocab_size)
+    refuse("a token that the tokenizer does not have", tokens_file_->path());
   if (!ascends(token_starts_, tokens.count) || !ascends(id_starts_, payload.size() - 16 * (records.count + 1)))
     refuse("the record index does not fit", records_file_->path());
 }

@@ -84,6 +84,14 @@ nlohmann::json parse_json(std::string_view text, std::string_view where, int max
   return builder.take();
 }
 
+int64_t json_integer(const nlohmann::json& value, std::string_view where) {
+  const bool fits = value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX});
+  if (!fits)
+    throw Error(ErrorKind::kBadData, fmt::format("{} is no whole number of 64 bits", json_quoted(value.dump())), where,
+                "the file is damaged; get it again");
+  return value.get<int64_t>();
+}
+
 std::string json_quoted(std::string_view text) {
   return nlohmann::json(text.substr(0, 200)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }

@@ -13,17 +13,21 @@
 namespace cistron::io {
 namespace {
 
-[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& reason) {
-  throw Error(ErrorKind::kBadData, "cannot read the file", path.string(), reason);
+[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& reason, ErrorKind kind = ErrorKind::kBadData) {
+  throw Error(kind, "cannot read the file", path.string(), reason);
 }
 
-std::string reason() { return std::generic_category().message(errno); }
+// What is wrong with the name is the data's fault, anything else the system's: the file may be whole.
+[[noreturn]] void refuse(const std::filesystem::path& path, int error) {
+  const bool name = error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG;
+  refuse(path, std::generic_category().message(error), name ? ErrorKind::kBadData : ErrorKind::kFailed);
+}
 
 }  // namespace
 
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) refuse(path_, reason());
+  if (fd < 0) refuse(path_, errno);
   struct stat info{};
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     close(fd);
@@ -31,7 +35,7 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   }
   const auto size = static_cast<size_t>(info.st_size);
   void* data = size == 0 ? nullptr : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  const std::string why = reason();
+  const int why = errno;
   close(fd);
   if (data == MAP_FAILED) refuse(path_, why);
   bytes_ = {static_cast<const std::byte*>(data), size};

@@ -5,7 +5,8 @@
 
 namespace cistron::io {
 
-/// A regular file, mapped for reading. Throws Error(kBadData) that names it when it cannot be opened.
+/// A regular file, mapped for reading. Throws Error(kBadData) that names it where there is none, Error(kFailed) where there is
+/// and this process may or can not read it.
 class MappedFile {
  public:
   explicit MappedFile(std::filesystem::path path);

@@ -31,10 +31,11 @@ CheckpointInfo read_info(const fs::path& directory) {
     const json state = io::parse_json(read_text(state_file), state_file.string());
     info.config = parse_config(read_text(config_file), config_file.string());
     info.tokenizer = state.at("tokenizer").get<std::string>();
-    info.state = {.step = state.at("step").get<int64_t>(),
-                  .tokens = state.at("tokens").get<int64_t>(),
+    info.state = {.step = io::json_integer(state.at("step"), state_file.string()),
+                  .tokens = io::json_integer(state.at("tokens"), state_file.string()),
                   .store_fingerprint = from_hex(state.at("store_fingerprint").get<std::string>(), state_file),
                   .validation_due = state.at("validation_due").get<bool>()};
+    if (info.state.step < 0 || info.state.tokens < 0) refuse_checkpoint("a broken state (less than nothing was done)", state_file);
     info.state.step_state.step = info.state.step;
     info.state.step_state.learning_rate = state.at("learning_rate").get<float>();
   } catch (const json::exception& error) {

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kPrefix = "step-", kPartial = ".partial", kReplaced = ".replaced";
+constexpr std::string_view kPrefix = "step-", kPartial = ".partial", kReplaced = ".replaced", kBroken = ".broken";
 
 /// The number in "step-00001000"; -1 for any other name, part-written ones included.
 int64_t step_of(const std::string& name) {
@@ -98,7 +98,15 @@ std::vector<std::string> CheckpointFolder::candidates(const Say& say) const {
   return all;
 }
 
-std::unique_ptr<Checkpoint> CheckpointFolder::find(const Say& say, dist::Communicator& world) const {
+void CheckpointFolder::set_aside(const std::string& name) const {
+  const fs::path aside = folder_ / (name + std::string(kBroken));
+  std::error_code ignored;
+  fs::remove_all(aside, ignored);  // an older one
+  fs::rename(folder_ / name, aside, ignored);
+}
+
+std::unique_ptr<Checkpoint> CheckpointFolder::find(const Say& say, dist::Communicator& world,
+                                                   std::vector<std::string>* passed_over) const {
   const std::string list = world.rank() == 0 ? fmt::format("{}", fmt::join(candidates(say), "\n")) : "";
   std::istringstream names(dist::gather_texts(world, list)[0]);
   std::string problem;
@@ -111,6 +119,7 @@ std::unique_ptr<Checkpoint> CheckpointFolder::find(const Say& say, dist::Communi
       if (error.kind() != ErrorKind::kBadData && error.kind() != ErrorKind::kUsage) throw;
       problem = error.what();
       say(fmt::format("passing over a broken checkpoint: {}", problem));
+      if (passed_over != nullptr) passed_over->push_back(name);
     }
   }
   if (!problem.empty())

@@ -23,11 +23,14 @@ class CheckpointFolder {
 
   /// The checkpoint that `latest` names; where that is broken, the newest whole one. `say` gets a line for each one passed over.
   /// Null where there is none at all; Error(kBadData) where all are broken. All ranks of `world` call it, share the reading, and
-  /// find the same.
+  /// find the same. What cannot be read for another reason than damage (no permission, a disk's error) is thrown on.
   using Say = std::function<void(const std::string&)>;
-  [[nodiscard]] std::unique_ptr<Checkpoint> find(const Say& say, dist::Communicator& world) const;
+  [[nodiscard]] std::unique_ptr<Checkpoint> find(const Say& say, dist::Communicator& world,
+                                                 std::vector<std::string>* passed_over = nullptr) const;
   [[nodiscard]] std::unique_ptr<Checkpoint> find(const Say& say) const;
 
+  /// Renames what `find` passed over to NAME.broken, so that nothing is written over it. Only for whoever holds the run's lock.
+  void set_aside(const std::string& name) const;
   /// Removes what a killed process was writing. Only for whoever holds the run's lock.
   void remove_partial() const;
   /// Puts back what a killed process was replacing. Only for whoever holds the run's lock.

@@ -20,6 +20,14 @@ using nlohmann::json;
 
 uint64_t checksum(const std::string& text) { return io::xxh64(std::as_bytes(std::span(text))); }
 
+bool is_file(const fs::path& path) {
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  const bool absent = type == fs::file_type::not_found || error == std::errc::too_many_symbolic_link_levels;
+  if (error && !absent) throw Error(ErrorKind::kFailed, "cannot reach the file", path.string(), error.message());
+  return type == fs::file_type::regular;
+}
+
 json to_json(const Manifest& manifest) {
   json files = json::object(), slices = json::array();
   for (const auto& file : manifest.files) files[file.name] = {{"bytes", file.bytes}, {"xxh64", file.xxh64}};
@@ -42,10 +50,14 @@ std::string file_name(const json& name, const fs::path& where) {
 }
 
 Shape shape_of(const json& dims, const fs::path& where) {
+  constexpr int64_t kMostValues = int64_t{1} << 50;  // of a parameter, as of a model
   Shape shape;
+  int64_t values = 1;
   for (const json& dim : dims) {
-    const auto size = dim.get<int64_t>();
-    if (size < 1 || shape.rank() == Shape::kMaxRank) refuse_checkpoint(fmt::format("the shape {}", dims.dump()), where);
+    const int64_t size = io::json_integer(dim, where.string());
+    if (size < 1 || size > kMostValues / values || shape.rank() == Shape::kMaxRank)
+      refuse_checkpoint(fmt::format("the shape {}", dims.dump()), where);
+    values *= size;
     shape.append(size);
   }
   if (shape.rank() == 0) refuse_checkpoint("a parameter without a shape", where);
@@ -54,13 +66,14 @@ Shape shape_of(const json& dims, const fs::path& where) {
 
 Manifest from_json(const json& body, const fs::path& where) {
   Manifest manifest;
+  const auto number = [&](const json& of, const char* key) { return io::json_integer(of.at(key), where.string()); };
   for (const auto& [name, file] : body.at("files").items())
-    manifest.files.push_back({file_name(name, where), file.at("bytes").get<int64_t>(), file.at("xxh64").get<std::string>()});
+    manifest.files.push_back({file_name(name, where), number(file, "bytes"), file.at("xxh64").get<std::string>()});
   for (const json& item : body.at("slices")) {
     Manifest::Slice slice{.parameter = item.at("name").get<std::string>(),
                           .shape = shape_of(item.at("shape"), where),
-                          .begin = item.at("begin").get<int64_t>(),
-                          .count = item.at("count").get<int64_t>(),
+                          .begin = number(item, "begin"),
+                          .count = number(item, "count"),
                           .values = file_name(item.at("file"), where)};
     if (item.contains("moments")) slice.moments = file_name(item.at("moments"), where);
     manifest.slices.push_back(std::move(slice));
@@ -118,7 +131,7 @@ void write_manifest(const fs::path& directory, const Manifest& manifest) {
 
 Manifest read_manifest(const fs::path& directory) {
   const fs::path path = directory / Manifest::kName;
-  if (!fs::is_regular_file(path)) refuse_checkpoint("the checkpoint has no manifest", path);
+  if (!is_file(path)) refuse_checkpoint("the checkpoint has no manifest", path);
   try {
     const json manifest = io::parse_json(read_text(path), path.string());
     check_whole(manifest, path);
@@ -134,14 +147,15 @@ void verify_files(const fs::path& directory, const Manifest& manifest, int parts
     const auto& expected = manifest.files[i];
     known.insert(expected.name);
     const fs::path path = directory / expected.name;
-    if (!fs::is_regular_file(path)) refuse_checkpoint("a part is missing", path);
+    if (!is_file(path)) refuse_checkpoint("a part is missing", path);
     if (const auto bytes = static_cast<int64_t>(fs::file_size(path)); bytes != expected.bytes)
       refuse_checkpoint(fmt::format("{} bytes instead of {}", bytes, expected.bytes), path);
     if (static_cast<int>(i % static_cast<size_t>(parts)) == part && describe_file(path).xxh64 != expected.xxh64)
       refuse_checkpoint("a wrong checksum", path);
   }
   for (const auto& file : fs::directory_iterator(directory))
-    if (!known.contains(file.path().filename().string())) refuse_checkpoint("a file that does not belong here", file.path());
+    if (const std::string name = file.path().filename().string(); !known.contains(name) && !name.starts_with('.'))
+      refuse_checkpoint("a file that does not belong here", file.path());
 }
 
 }  // namespace cistron::train

@@ -46,8 +46,8 @@ void write_manifest(const std::filesystem::path& directory, const Manifest& mani
 /// Throws Error(kBadData) naming the file and what is wrong with it.
 Manifest read_manifest(const std::filesystem::path& directory);
 
-/// That exactly the manifest's files are there, of their sizes; and reads every byte of every `parts`-th, beginning with number
-/// `part`, so that ranks share the reading. Throws as read_manifest.
+/// That exactly the manifest's files are there, of their sizes, apart from hidden ones, which other programs leave behind; and
+/// reads every byte of every `parts`-th, beginning with number `part`, so that ranks share the reading. Throws as read_manifest.
 void verify_files(const std::filesystem::path& directory, const Manifest& manifest, int parts, int part);
 
 /// Throws Error(kBadData): this checkpoint cannot be trusted.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cistron/core/error.h"
+#include "cistron/dist/check_same.h"
 #include "cistron/io/atomic_file.h"
 
 namespace cistron::train {
@@ -51,17 +52,20 @@ void check_is_run(const fs::path& path) {
 }  // namespace
 
 RunFolder::RunFolder(fs::path path, Mode mode, dist::Communicator& world) : path_(std::move(path)), mode_(mode), world_(world) {
+  constexpr std::array kModes{"neither", "--resume", "--force"};
+  dist::check_same(world_, "start (--resume, --force)", kModes[static_cast<size_t>(mode_)]);
+  dist::check_same(world_, "--out", path_.string());
   if (world_.rank() != 0 || !fs::exists(path_)) return;
   if (!fs::is_directory(path_)) throw Error(ErrorKind::kUsage, "not a directory", path_.string(), "give another --out");
   mode_ == Mode::kNew ? check_unused(path_) : check_is_run(path_);
   lock_ = std::make_unique<RunLock>(path_);
 }
 
-std::unique_ptr<Checkpoint> RunFolder::resume_from(const RunConfig& config, uint64_t store_fingerprint,
-                                                   Progress& progress) const {
+std::unique_ptr<Checkpoint> RunFolder::resume_from(const RunConfig& config, uint64_t store_fingerprint, Progress& progress) {
   if (mode_ != Mode::kResume) return nullptr;
   if (lock_ != nullptr) checkpoints().restore_replaced();
-  auto checkpoint = checkpoints().find([&](const std::string& line) { progress.warn("cistron: " + line); }, world_);
+  auto checkpoint =
+      checkpoints().find([&](const std::string& line) { progress.warn("cistron: " + line); }, world_, &passed_over_);
   if (checkpoint == nullptr) return nullptr;
   const auto& info = checkpoint->info();
   for (const auto& difference : differences(info.config, config)) {
@@ -113,6 +117,7 @@ void RunFolder::prepare(const RunConfig& config, int64_t checkpoint_bytes) {
   const bool replaces = mode_ == Mode::kForce && lock_ != nullptr;
   make_and_lock();
   checkpoints().remove_partial();
+  for (const std::string& name : passed_over_) checkpoints().set_aside(name);
   std::vector<fs::path> old = replaces ? own_entries() : std::vector<fs::path>{};
   // The folder by which a run is known goes last, so that a start killed here can be forced again.
   std::ranges::partition(old, [](const fs::path& path) { return path.filename() != "checkpoints"; });

@@ -20,10 +20,10 @@ class RunFolder {
 
   /// The checkpoint to go on from, or null; all ranks call it. Throws Error(kUsage) where `config` or the data are not those of
   /// the checkpoint in what a resumed run cannot change; says what else differs.
-  [[nodiscard]] std::unique_ptr<Checkpoint> resume_from(const RunConfig& config, uint64_t store_fingerprint,
-                                                        Progress& progress) const;
-  /// On the first rank: makes and locks the directory, clears it under kForce, and writes config.toml. Throws Error(kOutOfSpace),
-  /// with an old run left as it was, where the disk has no room for a checkpoint of `checkpoint_bytes`.
+  [[nodiscard]] std::unique_ptr<Checkpoint> resume_from(const RunConfig& config, uint64_t store_fingerprint, Progress& progress);
+  /// On the first rank: makes and locks the directory, clears it under kForce, sets broken checkpoints aside, and writes
+  /// config.toml. Throws Error(kOutOfSpace), with an old run left as it was, where the disk has no room for a checkpoint of
+  /// `checkpoint_bytes`.
   void prepare(const RunConfig& config, int64_t checkpoint_bytes);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
@@ -37,7 +37,8 @@ class RunFolder {
   std::filesystem::path path_;
   Mode mode_;
   dist::Communicator& world_;
-  std::unique_ptr<RunLock> lock_;  // null until the directory is there
+  std::unique_ptr<RunLock> lock_;         // null until the directory is there
+  std::vector<std::string> passed_over_;  // checkpoints that resume_from found broken
 };
 
 }  // namespace cistron::train

@@ -72,6 +72,15 @@ TEST(Store, WideVocabulariesTakeTwoBytes) {
   EXPECT_THAT(error_of(ErrorKind::kBadData, [&] { (void)Store::open(temp / "store"); }), HasSubstr("wide"));
 }
 
+TEST(Store, ATokenOutsideTheVocabularyIsRefused) {
+  const TempDirectory temp;
+  const auto tokenizer = make_tokenizer("esm2");
+  write_store(temp / "store", {{0, 32, 2}}, {}, *tokenizer);
+  EXPECT_NO_THROW((void)Store::open(temp / "store"));
+  write_store(temp / "store", {{0, 33, 2}}, {}, *tokenizer, /*force=*/true);
+  EXPECT_THAT(error_of(ErrorKind::kBadData, [&] { (void)Store::open(temp / "store"); }), HasSubstr("does not have"));
+}
+
 TEST(Store, IsWholeOrAbsent) {
   const TempDirectory temp;
   const auto tokenizer = make_tokenizer("esm2");

@@ -19,6 +19,11 @@ def checkpoint(change):
     return make
 
 
+def link_to_itself(folder):
+    (folder / "state.json").unlink()
+    (folder / "state.json").symlink_to("state.json")
+
+
 def run(change):
     """A run of one whole checkpoint, step-00000001, changed."""
     def make(here, program):
@@ -55,6 +60,12 @@ CASES = [
      "a part is missing: @/c/parameters.safetensors: take another checkpoint; this one cannot be trusted"),
     ("a checkpoint with a file too many", checkpoint(lambda c: (c / "more").write_text("x")), INFO, 3,
      "a file that does not belong here: @/c/more: take another checkpoint; this one cannot be trusted"),
+    ("a checkpoint with another program's hidden file", checkpoint(lambda c: (c / ".nfs0001").write_text("x")), INFO, 0,
+     '{"parameters":952,'),
+    ("a checkpoint that links to itself", lambda here, _: (here / "c").symlink_to("c"), INFO, 1,
+     "cannot reach the file: @/c/manifest.json: Too many levels of symbolic links"),
+    ("a checkpoint's part that links to itself", checkpoint(link_to_itself), INFO, 3,
+     "a part is missing: @/c/state.json: take another checkpoint; this one cannot be trusted"),
     ("a checkpoint with a flipped bit", checkpoint(flip("parameters.safetensors")), INFO, 3,
      "a wrong checksum: @/c/parameters.safetensors: take another checkpoint; this one cannot be trusted"),
     ("a checkpoint's part cut short", checkpoint(cut("parameters.safetensors", 100)), INFO, 3,

@@ -38,5 +38,12 @@ TEST(Json, RefusesWhatIsNot) {
   EXPECT_LT(refused("{\"" + std::string(1 << 20, 'k') + "\": 1, \"" + std::string(1 << 20, 'k') + "\": 1}").size(), 400u);
 }
 
+TEST(Json, WholeNumbersFitInto64Bits) {
+  for (const int64_t number : {int64_t{0}, INT64_MIN, INT64_MAX})
+    EXPECT_EQ(json_integer(parse_json(std::to_string(number), "FILE"), "FILE"), number);
+  for (const char* bad : {"1.0", "1e300", "9223372036854775808", "\"1\"", "null", "[1]"})
+    EXPECT_THAT(error_of(ErrorKind::kBadData, [&] { (void)json_integer(parse_json(bad, "FILE"), "FILE"); }), HasSubstr("FILE"));
+}
+
 }  // namespace
 }  // namespace cistron::io

@@ -129,6 +129,34 @@ TEST_F(ResumeLayouts, EachRankWritesItsShareAndTheFilesHoldEachRowOnce) {
   EXPECT_GE(bytes, whole_bytes);
 }
 
+// A checkpoint a step, so that each is written while the next step runs.
+TEST_F(ResumeLayouts, SavedBehindTrainingTheNumbersAndTheCheckpointsAreTheSame) {
+  RunConfig c = config({2, 2});
+  c.train.checkpoint_every = 1;
+  train(c, "at_once");
+  c.train.save_behind = true;
+  train(c, "behind");
+  EXPECT_EQ(metrics("behind"), metrics("at_once"));
+  for (int64_t step = 6; step <= 8; ++step) {
+    const fs::path name = fs::path("checkpoints") / CheckpointFolder::name_of(step);
+    for (const char* file : {"parameters-00000.safetensors", "optimizer-00003.safetensors"})
+      EXPECT_EQ(read_text(run("behind") / name / file), read_text(run("at_once") / name / file)) << step << file;
+  }
+}
+
+TEST_F(ResumeLayouts, ARankStartedInAnotherModeIsRefusedByName) {
+  const RunConfig c = config({2, 1});
+  dist::run_ranks(2, [&](dist::Communicator& world) {
+    using Mode = RunFolder::Mode;
+    const auto start = [&](Mode mode, const char* name) { (void)RunFolder(run(name), mode, world); };
+    EXPECT_THAT([&] { start(world.rank() == 1 ? Mode::kResume : Mode::kNew, "a"); },
+                testing::ThrowsMessage<Error>(HasSubstr("--resume on rank 1, neither on the others")));
+    EXPECT_THAT([&] { start(Mode::kNew, world.rank() == 1 ? "b" : "a"); },
+                testing::ThrowsMessage<Error>(HasSubstr("another --out")));
+    EXPECT_FALSE(fs::exists(run("a")) || fs::exists(run("b")));
+  });
+}
+
 TEST_F(ResumeLayouts, APartThatIsMissingOrFlippedIsFoundByWhicheverRankReadsIt) {
   train(config({2, 1}), "a");
   const fs::path part = run("a") / "checkpoints" / CheckpointFolder::name_of(8) / "optimizer-00001.safetensors";

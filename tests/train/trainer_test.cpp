@@ -115,6 +115,7 @@ TEST_F(TrainerTest, BrokenLatestIsPassedOverAndTheNumbersAreTheSame) {
   fs::resize_file(run("broken") / "checkpoints" / "step-00000012" / "optimizer.safetensors", 100);
   train(config(), "broken", RunFolder::Mode::kResume);
   EXPECT_EQ(metrics("broken"), metrics("whole"));
+  EXPECT_TRUE(fs::exists(run("broken") / "checkpoints/step-00000012.broken")) << "what may be of use is never written over";
 }
 
 TEST_F(TrainerTest, ASignalSavesAndResumingGivesTheSameNumbers) {
