@@ -20,7 +20,9 @@ namespace {
 // What is wrong with the name is the data's fault, anything else the system's: the file may be whole.
 [[noreturn]] void refuse(const std::filesystem::path& path, int error) {
   const bool name = error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG;
-  refuse(path, std::generic_category().message(error), name ? ErrorKind::kBadData : ErrorKind::kFailed);
+  const bool full = error == ENOSPC || error == EDQUOT || error == ENOMEM;
+  refuse(path, std::generic_category().message(error),
+         name ? ErrorKind::kBadData : full ? ErrorKind::kOutOfSpace : ErrorKind::kFailed);
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 
 namespace cistron::io {
 
-/// A regular file, mapped for reading. Throws Error(kBadData) that names it where there is none, Error(kFailed) where there is
-/// and this process may or can not read it.
+/// A regular file, mapped for reading. Throws, naming it: Error(kBadData) where there is none, Error(kOutOfSpace) where memory or
+/// the disk has no room for it, Error(kFailed) where this process may or can not read it.
 class MappedFile {
  public:
   explicit MappedFile(std::filesystem::path path);
