@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/command.h"
+#include "apps/show.h"
 #include "cistron/core/error.h"
 #include "cistron/train/layouts.h"
 
@@ -42,24 +43,35 @@ void print_row(const train::LayoutPlan& plan, bool fits, const std::string& chan
              gb(m.gradients), gb(m.optimizer), gb(m.gathered), gb(m.activations), gb(m.total()), verdict);
 }
 
+/// A layout whose sizes no machine can count has a row too.
+void print_layout(const Options& o, const train::RunConfig& config, const dist::MeshShape& shape, int64_t memory) {
+  try {
+    const train::LayoutPlan plan = train::plan_layout(config, shape);
+    const bool fits = plan.memory.total() <= memory;
+    const std::string change = fits ? "" : train::what_would_fit(config, shape, memory);
+    o.json ? print_json(config, plan, fits, change) : print_row(plan, fits, change);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kOutOfSpace) throw;
+    if (!o.json) return fmt::print("{:>4} x {:<4} does not fit: {}\n", shape.dp, shape.ep, error.what());
+    const nlohmann::ordered_json line{{"layout", {{"dp", shape.dp}, {"ep", shape.ep}, {"fsdp", config.parallel.fsdp}}},
+                                      {"fits", false},
+                                      {"refused", error.what()}};
+    fmt::print("{}", json_line(line));
+  }
+}
+
 int run_plan(const Options& o) {
   train::RunConfig config = train::load_config(o.config, o.overrides);
   train::resolve(config, /*fast_bf16=*/true);
   const auto memory = static_cast<int64_t>(o.memory);
-  if (memory <= 0)
-    throw Error(ErrorKind::kUsage, "a rank has no memory", "--memory", "give bytes, or a size such as 80GB");
+  if (memory <= 0) throw Error(ErrorKind::kUsage, "a rank has no memory", "--memory", "give bytes, or a size such as 80GB");
   const auto layouts = train::legal_layouts(static_cast<int>(o.gpus), config.model.experts);
   if (!o.json)
     fmt::print(
         "{} ranks of {:.2f} GB, recipe {}, {} tokens a micro-batch over all; GB on the rank that holds the most\n"
         "  dp x ep   parameters  gradients  optimizer   gathered activations      total\n",
         o.gpus, static_cast<double>(memory) / 1e9, config.recipe, config.train.micro_batch_tokens);
-  for (const auto& shape : layouts) {
-    const train::LayoutPlan plan = train::plan_layout(config, shape);
-    const bool fits = plan.memory.total() <= memory;
-    const std::string change = fits ? "" : train::what_would_fit(config, shape, memory);
-    o.json ? print_json(config, plan, fits, change) : print_row(plan, fits, change);
-  }
+  for (const auto& shape : layouts) print_layout(o, config, shape, memory);
   return kDone;
 }
 

@@ -28,8 +28,8 @@ Range even_part(int64_t count, int parts, int part) {
 
 Range experts_of(int64_t experts, int ep, int index) {
   if (ep > experts) {
-    throw Error(ErrorKind::kUsage, fmt::format("{} expert-parallel ranks for {} experts", ep, experts), "parallel.ep",
-                fmt::format("at most {}: use the other ranks for parallel.dp", experts));
+    throw Error(ErrorKind::kUsage, fmt::format("{} expert-parallel ranks for {} expert{}", ep, experts, experts == 1 ? "" : "s"),
+                "parallel.ep", fmt::format("at most {}: use the other ranks for parallel.dp", experts));
   }
   return even_part(experts, ep, index);
 }

@@ -115,12 +115,29 @@ void sync_tree(const fs::path& directory) {
 
 }  // namespace
 
+namespace {
+
+const char* advice(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return "; free some space";
+    case EFBIG:
+      return "; raise the limit on a file's size (ulimit -f)";
+    case EMFILE:
+      return "; raise the limit on open files (ulimit -n)";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
 void throw_errno(std::string_view what, const fs::path& where) {
   const int error = errno;
   const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  const std::string reason = std::generic_category().message(error);
   throw Error(full ? ErrorKind::kOutOfSpace : ErrorKind::kFailed, what, where.string(),
-              full ? reason + "; free some space" : reason);
+              std::generic_category().message(error) + advice(error));
 }
 
 void sync_directory(const fs::path& directory) { sync_path(directory, O_DIRECTORY); }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <functional>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -10,8 +11,7 @@ namespace cistron::train {
 
 namespace {
 
-int64_t held_parameters(const EngineOptions& options) {
-  const model::Decoder decoder(options.model, decoder_options(options));
+int64_t held_parameters(const EngineOptions& options, const model::Decoder& decoder) {
   const auto parameters = decoder.parameters();
   const auto rows = nn::rows_of_rank(parameters, options.sharing);
   int64_t sum = 0;
@@ -70,8 +70,11 @@ std::vector<dist::MeshShape> legal_layouts(int ranks, int64_t experts) {
 
 LayoutPlan plan_layout(const RunConfig& config, const dist::MeshShape& shape) {
   LayoutPlan most{.shape = shape};
+  std::map<int, model::Decoder> decoders;  // ranks that hold the same experts have the same parameters
   for (int rank = 0; rank < shape.size(); ++rank) {
-    const int64_t held = held_parameters(engine_options(config, shape, rank));
+    const EngineOptions options = engine_options(config, shape, rank);
+    const auto& decoder = decoders.try_emplace(shape.ep_index(rank), options.model, decoder_options(options)).first->second;
+    const int64_t held = held_parameters(options, decoder);
     if (held > most.parameters) most.rank = rank;
     most.parameters = std::max(most.parameters, held);
   }
