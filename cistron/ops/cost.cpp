@@ -63,7 +63,9 @@ Cost cost_of(const Rope& a) { return {.bytes = 2.0 * bytes(a.qkv)}; }
 
 Cost cost_of(const AdamW& a) {
   Cost cost;
-  for (const auto& t : a.tensors) cost.bytes += 2.0 * bytes(t.master, t.m, t.v) + bytes(t.grad) + bytes(t.working);
+  for (const auto& t : a.tensors) cost.bytes += 2.0 * bytes(t.master, t.m, t.v) + bytes(t.grad, t.working);
+  for (const auto& t : a.tensors)
+    if (t.m_scale.defined()) cost.bytes += 2.0 * bytes(t.m_scale, t.v_scale);
   return cost;
 }
 Cost cost_of(const GradNorm& a) {

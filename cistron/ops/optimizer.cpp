@@ -14,6 +14,22 @@ Tensor partial_squares(const Context& ctx, std::span<const Tensor> grads) {
   return cuda_scratch(ctx, {pieces}, DType::kF64);
 }
 
+void check(const AdamWTensor& t) {
+  const Shape& shape = t.master.shape();
+  const DType weights = t.master.dtype(), moments = t.m.dtype();
+  CISTRON_CHECK(weights == DType::kF32 || weights == DType::kBF16, "[adamw] master in {}", name_of(weights));
+  CISTRON_CHECK(moments == DType::kF32 || moments == DType::kBF16 || moments == DType::kU8, "[adamw] m in {}", name_of(moments));
+  check_tensor("adamw", "master", t.master, shape, weights);
+  check_tensor("adamw", "grad", t.grad, shape, DType::kF32);
+  check_tensor("adamw", "m", t.m, shape, moments);
+  check_tensor("adamw", "v", t.v, shape, moments);
+  CISTRON_CHECK(!t.working.defined() || weights == DType::kF32, "[adamw] a working copy of a weight without a master");
+  if (t.working.defined()) check_tensor("adamw", "working", t.working, shape, DType::kBF16);
+  if (moments != DType::kU8) return;
+  check_tensor("adamw", "m_scale", t.m_scale, scale_shape(shape), DType::kU8);
+  check_tensor("adamw", "v_scale", t.v_scale, scale_shape(shape), DType::kU8);
+}
+
 }  // namespace
 
 void grad_norm(Context& ctx, const GradNorm& args) {
@@ -38,16 +54,21 @@ void norm_of_squares(Context& ctx, const NormOfSquares& args) {
   dispatch("norm_of_squares", ctx, args, cpu::norm_of_squares, cuda::norm_of_squares);
 }
 
+StateRows state_rows(const AdamWTensor& t) {
+  const int64_t elements = t.master.numel();
+  const bool plain = t.master.dtype() == DType::kF32 && t.m.dtype() == DType::kF32;
+  const int64_t width = plain || t.master.shape().rank() < 2 ? elements : t.master.dim(t.master.shape().rank() - 1);
+  return {.rows = elements == 0 ? 0 : elements / width, .width = width};
+}
+
+Shape scale_shape(const Shape& shape) {
+  const int64_t width = shape.rank() > 1 ? shape[shape.rank() - 1] : shape.numel();
+  return {width == 0 ? 0 : shape.numel() / width, ceil_div(width, kStateBlock)};
+}
+
 void adamw(Context& ctx, const AdamW& args) {
   CISTRON_CHECK(args.state != nullptr, "[adamw] no state");
-  for (const AdamWTensor& t : args.tensors) {
-    const Shape& shape = t.master.shape();
-    check_tensor("adamw", "master", t.master, shape, DType::kF32);
-    check_tensor("adamw", "grad", t.grad, shape, DType::kF32);
-    check_tensor("adamw", "m", t.m, shape, DType::kF32);
-    check_tensor("adamw", "v", t.v, shape, DType::kF32);
-    if (t.working.defined()) check_tensor("adamw", "working", t.working, shape, DType::kBF16);
-  }
+  for (const AdamWTensor& t : args.tensors) check(t);
   dispatch("adamw", ctx, args, cpu::adamw, cuda::adamw);
 }
 

@@ -6,10 +6,12 @@
 //   AdamW: m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, g the clipped gradient;
 //          p -= lr decay p;  p -= lr (m / c1) / (sqrt(v / c2) + eps), c = 1 - b^step. Loshchilov & Hutter, "Decoupled weight
 //          decay regularization" (2019), in torch.optim.AdamW's order. Nothing is touched when `finite` is 0.
+//          Computed in f32; what is kept in less is rounded stochastically (optimizer_format.h).
 #include <span>
 
 #include "cistron/core/context.h"
 #include "cistron/core/step_state.h"
+#include "cistron/ops/optimizer_format.h"
 
 namespace cistron::ops {
 
@@ -36,13 +38,28 @@ struct NormOfSquares {
 };
 void norm_of_squares(Context& ctx, const NormOfSquares& args);
 
+/// Matrices, or stacks of them: rows are counted over all dims but the last. A vector is one row.
 struct AdamWTensor {
-  Tensor master;   // f32, updated
-  Tensor grad;     // f32
-  Tensor m, v;     // f32, updated
-  Tensor working;  // bf16 copy refreshed from the master, or undefined
+  Tensor master;          // f32, or bf16: no master, but the weight itself; updated
+  Tensor grad;            // f32
+  Tensor m = {}, v = {};  // both f32, bf16, or 8-bit codes in u8; updated
+  Tensor working = {};    // bf16 copy refreshed from an f32 master, or undefined
   float weight_decay = 0.0F;
+  Tensor m_scale = {}, v_scale = {};  // of codes: u8 [rows, ceil(last dim / kStateBlock)], updated
+  uint64_t stream = 0;                // the parameter's, and the number of the first row in the whole of it: what rounds
+  int64_t first_row = 0;              // stochastically depends on them and the step, not on how the parameter is cut over ranks
 };
+
+/// How the update is cut: into units of `kStateBlock` elements of a row, the last one of each shorter. Where all is f32 rows
+/// don't matter, and the whole is one.
+struct StateRows {
+  int64_t rows = 0, width = 0;
+  [[nodiscard]] int64_t units_of_row() const { return (width + kStateBlock - 1) / kStateBlock; }
+  [[nodiscard]] int64_t units() const { return rows * units_of_row(); }
+};
+StateRows state_rows(const AdamWTensor& tensor);
+/// The shape of the scales for codes of a tensor of this shape.
+Shape scale_shape(const Shape& shape);
 
 struct AdamW {
   std::span<const AdamWTensor> tensors;

@@ -1,5 +1,6 @@
 #include <cstddef>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "tests/cuda/support.h"
@@ -9,6 +10,10 @@ namespace cistron::test {
 namespace {
 
 constexpr double kU = 0x1p-24;
+
+std::span<const uint8_t> to_bytes(const Tensor& t) {
+  return {static_cast<const uint8_t*>(t.raw()), static_cast<size_t>(t.bytes())};
+}
 
 class CudaOptimizer : public OnCard {
  protected:
@@ -47,7 +52,82 @@ class CudaOptimizer : public OnCard {
       return results;
     });
   }
+  ops::AdamWTensor there(const ops::AdamWTensor& t) {
+    ops::AdamWTensor copy = t;
+    for (Tensor* tensor : {&copy.master, &copy.grad, &copy.m, &copy.v, &copy.working, &copy.m_scale, &copy.v_scale})
+      if (tensor->defined()) *tensor = device(*tensor);
+    return copy;
+  }
+  /// What is kept after a step of `parts`, which are rows of copies of `whole` on the card.
+  using Parts = std::function<std::vector<ops::AdamWTensor>(const ops::AdamWTensor& there)>;
+  std::vector<Tensor> kept_after(const ops::AdamWTensor& whole, const StepState& state, const Parts& parts) {
+    return twice([&] {
+      const ops::AdamWTensor on_card = there(whole);
+      const Tensor state_bytes = state_there(state);
+      ops::adamw(cuda_, {.tensors = parts(on_card), .beta1 = kBeta1, .beta2 = kBeta2, .state = pointer(state_bytes)});
+      return kept_tensors(on_card);
+    });
+  }
+  std::vector<Tensor> kept_after(const ops::AdamWTensor& whole, const StepState& state) {
+    return kept_after(whole, state, [](const ops::AdamWTensor& t) { return std::vector{t}; });
+  }
 };
+
+/// `t` with other numbers, in the order of kept_tensors.
+ops::AdamWTensor with_kept(ops::AdamWTensor t, const std::vector<Tensor>& kept) {
+  size_t i = 0;
+  for (Tensor* tensor : {&t.master, &t.m, &t.v, &t.working, &t.m_scale, &t.v_scale})
+    if (tensor->defined()) *tensor = kept[i++];
+  return t;
+}
+
+TEST_F(CudaOptimizer, StatesAndWeightsInLessAreWithinAStepOfTheReference) {
+  for (const Kept kept : kKept)
+    for (const Shape& shape : {Shape{1, 1}, Shape{3, 17}, Shape{2, 5, 130}, Shape{40, 512}, Shape{9, 1004}, Shape{0, 8}}) {
+      const auto before = random_kept(cpu_, shape, kept, 0.1F, 3);
+      const auto after = with_kept(before, kept_after(before, state_at(2)));
+      EXPECT_TRUE(is_update_of(before, after, state_at(2), 1e-8F)) << name_of(kept.master) << name_of(kept.states);
+      if (shape.numel() < 100) continue;
+      auto other = before;  // control
+      other.grad = random_tensor(cpu_, shape, DType::kF32, 77);
+      EXPECT_FALSE(is_update_of(other, after, state_at(2), 1e-8F));
+    }
+}
+
+TEST_F(CudaOptimizer, StatesAndWeightsInLessDoNotDependOnHowRowsAreCut) {
+  for (const Kept kept : kKept)
+    for (const int64_t width : {300, 77}) {
+      const auto whole = random_kept(cpu_, {10, width}, kept, 0.1F, 5);
+      const auto want = kept_after(whole, state_at(3));
+      const auto got = kept_after(whole, state_at(3), [](const ops::AdamWTensor& t) {
+        return std::vector{rows_of(t, 4, 6), rows_of(t, 0, 3), rows_of(t, 3, 1)};
+      });
+      for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(same_bits(got[i], want[i])) << i;
+      auto moved = whole;
+      moved.first_row = 1;
+      const auto other = kept_after(moved, state_at(3));
+      EXPECT_FALSE(same_bits(other[0], want[0]) && same_bits(other[1], want[1]));  // control
+    }
+}
+
+// The same random numbers on both devices: only where f32 itself was rounded otherwise may a number be kept otherwise.
+TEST_F(CudaOptimizer, RoundsAsTheCpuDoes) {
+  for (const Kept kept : kKept) {
+    const auto before = random_kept(cpu_, {64, 1000}, kept, 0.1F, 11);
+    const auto card = kept_after(before, state_at(5));
+    const auto host = copy_of(cpu_, before);
+    const StepState state = state_at(5);
+    ops::adamw(cpu_, {.tensors = std::vector{host}, .beta1 = kBeta1, .beta2 = kBeta2, .state = &state});
+    for (const size_t i : {0U, 1U, 2U}) {
+      const Tensor wanted = kept_tensors(host)[i];
+      if (wanted.dtype() == DType::kF32) continue;
+      const auto got = to_bytes(card[i]), want = to_bytes(wanted);
+      int64_t differ = 0;
+      for (size_t b = 0; b < got.size(); ++b) differ += got[b] != want[b] ? 1 : 0;
+      EXPECT_LT(differ, std::ssize(got) / 1000) << name_of(kept.master) << name_of(kept.states) << i;
+    }
+  }
+}
 
 TEST_F(CudaOptimizer, TheNormOfAllTensorsToOneRounding) {
   auto grads = gradients(cpu_);

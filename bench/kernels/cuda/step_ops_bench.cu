@@ -59,6 +59,7 @@ class Bench {
     return t;
   }
   Tensor empty(const Shape& shape, DType dtype) { return ctx_.empty(shape, dtype); }
+  ops::AdamWTensor kept(const Tensor& grad, DType master, DType states);
   Tensor ints(int64_t count, int64_t bound) {
     std::vector<int32_t> values(static_cast<size_t>(count));
     for (size_t i = 0; i < values.size(); ++i)
@@ -96,6 +97,21 @@ void Bench::elementwise() {
   line("zero f32", 4 * n, [&] { ops::zero(ctx_, {wide}); });
 }
 
+ops::AdamWTensor Bench::kept(const Tensor& grad, DType master, DType states) {
+  const Shape& shape = grad.shape();
+  ops::AdamWTensor t{.master = random(shape, master),
+                     .grad = grad,
+                     .m = empty(shape, states),
+                     .v = empty(shape, states),
+                     .weight_decay = 0.1F,
+                     .m_scale = empty(ops::scale_shape(shape), DType::kU8),
+                     .v_scale = empty(ops::scale_shape(shape), DType::kU8)};
+  if (master == DType::kF32) t.working = empty(shape, DType::kBF16);
+  for (const Tensor& zeros : {t.m, t.v, t.m_scale, t.v_scale})
+    CISTRON_CUDA_CHECK(cudaMemset(zeros.raw(), 0, static_cast<size_t>(zeros.bytes())));
+  return t;
+}
+
 // 227 tensors, as 32 layers of Mixtral have.
 void Bench::optimizer() {
   const int64_t count = 227, n = int64_t{1} << 20;
@@ -113,6 +129,18 @@ void Bench::optimizer() {
   auto* there = static_cast<StepState*>(state.raw());
   line("grad_norm", 4 * n * count, [&] { ops::grad_norm(ctx_, {grads, there}); });
   line("adamw", 30 * n * count, [&] { ops::adamw(ctx_, {.tensors = tensors, .state = there}); });
+  const Shape matrix{256, 4096};
+  for (const DType master : {DType::kF32, DType::kBF16})
+    for (const DType states : {DType::kBF16, DType::kU8}) {
+      int64_t bytes = 0;
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        tensors[i] = kept(grads[i].reshape(matrix), master, states);
+        bytes +=
+            2 * (tensors[i].master.bytes() + tensors[i].m.bytes() + tensors[i].v.bytes()) + 4 * n + tensors[i].working.bytes();
+      }
+      line(fmt::format("adamw, {} weights, {} states", name_of(master), states == DType::kU8 ? "8-bit" : "bf16"), bytes,
+           [&] { ops::adamw(ctx_, {.tensors = tensors, .state = there}); });
+    }
 }
 
 void Bench::model(const ModelShape& m) {

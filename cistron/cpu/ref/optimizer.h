@@ -29,4 +29,10 @@ void adamw(const AdamWNumbers<S>& n, S grad, S& p, S& m, S& v) {
   p -= n.learning_rate * m_hat / (std::sqrt(v_hat) + n.eps);
 }
 
+/// The magnitude that an 8-bit code stands for, in units of its block's scale: a float of `octaves` binades and 4 fraction bits,
+/// less the smallest of them.
+inline double state_magnitude(int code, int octaves) {
+  return std::ldexp(1.0 + code % 16 / 16.0, code / 16 - octaves) - std::ldexp(1.0, -octaves);
+}
+
 }  // namespace cistron::cpu::ref
