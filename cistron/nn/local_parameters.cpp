@@ -12,22 +12,22 @@ namespace cistron::nn {
 namespace {
 
 LocalParameters::Entry make_entry(const Parameter& parameter, const HeldRows& rows, Precision precision,
-                                  const ParameterArenas& arenas) {
+                                  const ParameterArenas& arenas, const OptimizerStorage& storage) {
   const bool whole = rows.held.count == num_rows(parameter.local_shape());
   const Shape shape = whole ? parameter.local_shape() : rows_shape(parameter.shape, rows.held.count);
-  LocalParameters::Entry entry{
-      .parameter = &parameter, .rows = rows, .master = Tensor::empty(arenas.parameters, shape, DType::kF32)};
   const DType dtype = parameter.keep_f32 ? DType::kF32 : activation_dtype(precision);
-  if (in_mxfp8(precision, parameter)) {
-    if (whole) entry.mx = empty_mx(parameter, mx_group(precision), arenas.parameters);
-  } else if (dtype != DType::kF32) {
-    entry.working = Tensor::empty(arenas.parameters, shape, dtype);
-  }
+  const bool in_mx = in_mxfp8(precision, parameter);
+  const DType master = storage.masters || in_mx ? DType::kF32 : dtype;
+  LocalParameters::Entry entry{.parameter = &parameter, .rows = rows, .master = Tensor::empty(arenas.parameters, shape, master)};
+  if (in_mx && whole) entry.mx = empty_mx(parameter, mx_group(precision), arenas.parameters);
+  if (!in_mx && dtype != master) entry.working = Tensor::empty(arenas.parameters, shape, dtype);
   if (arenas.gradients != nullptr) entry.grad = Tensor::empty(arenas.gradients, shape, DType::kF32);
-  if (arenas.optimizer != nullptr) {
-    entry.m = Tensor::empty(arenas.optimizer, shape, DType::kF32);
-    entry.v = Tensor::empty(arenas.optimizer, shape, DType::kF32);
-  }
+  if (arenas.optimizer == nullptr) return entry;
+  const DType states = parameter.keep_f32 ? DType::kF32 : storage.states;
+  for (Tensor* moment : {&entry.m, &entry.v}) *moment = Tensor::empty(arenas.optimizer, shape, states);
+  if (states != DType::kU8) return entry;
+  for (Tensor* scales : {&entry.m_scale, &entry.v_scale})
+    *scales = Tensor::empty(arenas.optimizer, ops::scale_shape(shape), DType::kU8);
   return entry;
 }
 
@@ -38,17 +38,21 @@ void draw(Context& ctx, const LocalParameters::Entry& entry, uint64_t seed) {
   const Parameter& parameter = *entry.parameter;
   const Rng rng(seed, stream_of(parameter.name.c_str()));
   const int64_t first = entry.first_row() * row_width(parameter.shape);
-  ops::write_pieces(ctx, entry.master, [&](int64_t begin, std::span<std::byte> piece) {
-    auto* values = reinterpret_cast<float*>(piece.data());
-    const int64_t size = std::ssize(piece) / int64_t{sizeof(float)};
-    const auto number = static_cast<uint64_t>(first + begin / int64_t{sizeof(float)});
-    ctx.parallel_for(ceil_div(size, kChunk), [&](int64_t chunk) {
-      for (int64_t i = chunk * kChunk; i < std::min(size, (chunk + 1) * kChunk); ++i)
-        values[i] = parameter.init == Init::kOnes
-                        ? 1.0F
-                        : static_cast<float>(parameter.init_std * rng.normal(number + static_cast<uint64_t>(i)));
+  const auto value = [&](int64_t i) {
+    return parameter.init == Init::kOnes ? 1.0F
+                                         : static_cast<float>(parameter.init_std * rng.normal(static_cast<uint64_t>(first + i)));
+  };
+  const auto write = [&]<class T>(T) {
+    ops::write_pieces(ctx, entry.master, [&](int64_t begin, std::span<std::byte> piece) {
+      const std::span values(reinterpret_cast<T*>(piece.data()), piece.size() / sizeof(T));
+      const int64_t before = begin / int64_t{sizeof(T)};
+      ctx.parallel_for(ceil_div(std::ssize(values), kChunk), [&](int64_t chunk) {
+        for (int64_t i = chunk * kChunk; i < std::min(std::ssize(values), (chunk + 1) * kChunk); ++i)
+          values[static_cast<size_t>(i)] = T(value(before + i));
+      });
     });
-  });
+  };
+  entry.master.dtype() == DType::kBF16 ? write(bf16{}) : write(float{});
 }
 
 std::vector<HeldRows> whole_rows(const std::vector<const Parameter*>& parameters) {
@@ -83,19 +87,34 @@ int64_t LocalParameters::Entry::first_row() const {
 }
 
 Tensor LocalParameters::Entry::owned(const Tensor& tensor) const {
-  const Tensor flat = tensor.reshape(rows_shape(parameter->shape, rows.held.count));
+  const int64_t count = rows.held.count;
+  const bool vector = parameter->shape.rank() < 2;
+  const Tensor flat = tensor.reshape(vector ? Shape{count} : Shape{count, count == 0 ? 0 : tensor.numel() / count});
   return flat.rows(rows.owned.begin - rows.held.begin, rows.owned.count);
 }
 
+ops::AdamWTensor LocalParameters::Entry::for_update(double weight_decay) const {
+  return {.master = master,
+          .grad = grad,
+          .m = m,
+          .v = v,
+          .working = working,
+          .weight_decay = parameter->decay ? static_cast<float>(weight_decay) : 0.0F,
+          .m_scale = m_scale,
+          .v_scale = v_scale,
+          .stream = stream_of(parameter->name.c_str()),
+          .first_row = first_row()};
+}
+
 LocalParameters::LocalParameters(const std::vector<const Parameter*>& parameters, Precision precision,
-                                 const ParameterArenas& arenas)
-    : LocalParameters(parameters, whole_rows(parameters), precision, arenas) {}
+                                 const ParameterArenas& arenas, const OptimizerStorage& storage)
+    : LocalParameters(parameters, whole_rows(parameters), precision, arenas, storage) {}
 
 LocalParameters::LocalParameters(const std::vector<const Parameter*>& parameters, const std::vector<HeldRows>& rows,
-                                 Precision precision, const ParameterArenas& arenas) {
+                                 Precision precision, const ParameterArenas& arenas, const OptimizerStorage& storage) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     index_[parameters[i]] = i;
-    entries_.push_back(make_entry(*parameters[i], rows[i], precision, arenas));
+    entries_.push_back(make_entry(*parameters[i], rows[i], precision, arenas, storage));
   }
 }
 
@@ -103,8 +122,8 @@ void LocalParameters::initialise(Context& ctx, uint64_t seed) {
   if (ctx.device.is_meta()) return;
   for (auto& entry : entries_) {
     draw(ctx, entry, seed);
-    if (entry.m.defined()) ops::zero(ctx, {.out = entry.m});
-    if (entry.v.defined()) ops::zero(ctx, {.out = entry.v});
+    for (const Tensor& state : {entry.m, entry.v, entry.m_scale, entry.v_scale})
+      if (state.defined()) ops::zero(ctx, {.out = state});
   }
   refresh_working(ctx);
 }

@@ -8,15 +8,22 @@
 #include "cistron/core/context.h"
 #include "cistron/dist/partition.h"
 #include "cistron/ops/mxfp8.h"
+#include "cistron/ops/optimizer.h"
 
 namespace cistron::nn {
 
 /// Where each kind of memory comes from. On the meta device they plan.
 struct ParameterArenas {
-  std::shared_ptr<Arena> parameters;  // masters, and bf16 working copies
+  std::shared_ptr<Arena> parameters;  // masters, and working copies
   std::shared_ptr<Arena> gradients;   // null: no gradients (inference)
   std::shared_ptr<Arena> optimizer;   // the two moments; null: none
   std::shared_ptr<Arena> gathered;    // whole weights and gradients on their way, where ranks hold shards
+};
+
+/// In what the optimizer keeps its numbers. Norms and routers are f32 throughout.
+struct OptimizerStorage {
+  bool masters = true;         ///< f32 ones; false: none beside bf16 weights, which are updated themselves
+  DType states = DType::kF32;  ///< of the moments: f32, bf16, or u8 for 8-bit codes
 };
 
 /// Rows are counted over all dims of `Parameter::local_shape()` but the last, as dist::shard_rows does; a vector's are its
@@ -31,21 +38,26 @@ class LocalParameters : public ParameterAccess {
   struct Entry {
     const Parameter* parameter;
     HeldRows rows;
-    Tensor master;   // f32: `local_shape()` where all of it is held, else [held rows, last dim] or [held rows]
-    Tensor working;  // bf16, where the precision asks for it and the parameter allows; otherwise undefined
-    MxTensor mx;     // instead of it, where the products run in MXFP8 and all of the parameter is held
-    Tensor grad;     // f32
-    Tensor m, v;     // f32
+    Tensor master;            // what is updated, f32 or (OptimizerStorage) bf16: `local_shape()` where all of it is held, else
+                              // [held rows, last dim] or [held rows]
+    Tensor working;           // bf16, where the precision asks for it and the parameter allows; otherwise undefined
+    MxTensor mx;              // instead of it, where the products run in MXFP8 and all of the parameter is held
+    Tensor grad;              // f32
+    Tensor m, v;              // as OptimizerStorage says
+    Tensor m_scale, v_scale;  // of 8-bit codes, otherwise undefined
     bool has_grad = false;
 
     /// The number of `rows.held.begin` among the rows of the whole parameter.
     [[nodiscard]] int64_t first_row() const;
     /// The owned rows of one of the tensors above, as [rows, last dim] or [rows].
     [[nodiscard]] Tensor owned(const Tensor& tensor) const;
+    /// What the optimizer takes. `weight_decay` counts where the parameter decays.
+    [[nodiscard]] ops::AdamWTensor for_update(double weight_decay) const;
   };
 
   /// Everything is held and owned. Uninitialised values. The parameters must outlive this object.
-  LocalParameters(const std::vector<const Parameter*>& parameters, Precision precision, const ParameterArenas& arenas);
+  LocalParameters(const std::vector<const Parameter*>& parameters, Precision precision, const ParameterArenas& arenas,
+                  const OptimizerStorage& storage = {});
 
   /// Masters drawn from a counter-based generator keyed by seed, parameter name and global index; moments zero.
   void initialise(Context& ctx, uint64_t seed);
@@ -81,7 +93,7 @@ class LocalParameters : public ParameterAccess {
 
  protected:
   LocalParameters(const std::vector<const Parameter*>& parameters, const std::vector<HeldRows>& rows, Precision precision,
-                  const ParameterArenas& arenas);
+                  const ParameterArenas& arenas, const OptimizerStorage& storage);
   [[nodiscard]] size_t index_of(const Parameter& parameter) const;
 
  private:

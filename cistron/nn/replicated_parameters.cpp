@@ -3,8 +3,9 @@
 namespace cistron::nn {
 
 ReplicatedParameters::ReplicatedParameters(const std::vector<const Parameter*>& parameters, Precision precision,
-                                           const ParameterArenas& arenas, const Sharing& sharing, const dist::Mesh* mesh)
-    : LocalParameters(parameters, rows_of_rank(parameters, sharing), precision, arenas), mesh_(mesh) {}
+                                           const ParameterArenas& arenas, const Sharing& sharing, const dist::Mesh* mesh,
+                                           const OptimizerStorage& storage)
+    : LocalParameters(parameters, rows_of_rank(parameters, sharing), precision, arenas, storage), mesh_(mesh) {}
 
 void ReplicatedParameters::finish_gradients() {
   check_all_have_grads();

@@ -9,7 +9,7 @@ class ReplicatedParameters final : public LocalParameters {
  public:
   /// `mesh` is null on the meta device.
   ReplicatedParameters(const std::vector<const Parameter*>& parameters, Precision precision, const ParameterArenas& arenas,
-                       const Sharing& sharing, const dist::Mesh* mesh);
+                       const Sharing& sharing, const dist::Mesh* mesh, const OptimizerStorage& storage);
   void finish_gradients() override;
 
  private:

@@ -37,8 +37,9 @@ void add_to(const Tensor& sum, const Tensor& part) {
 }  // namespace
 
 ShardedParameters::ShardedParameters(const std::vector<const Parameter*>& parameters, Precision precision,
-                                     const ParameterArenas& arenas, const Sharing& sharing, const dist::Mesh* mesh)
-    : LocalParameters(parameters, rows_of_rank(parameters, sharing), precision, arenas),
+                                     const ParameterArenas& arenas, const Sharing& sharing, const dist::Mesh* mesh,
+                                     const OptimizerStorage& storage)
+    : LocalParameters(parameters, rows_of_rank(parameters, sharing), precision, arenas, storage),
       reshard_after_forward_(sharing.reshard_after_forward),
       gathered_(arenas.gathered),
       open_(parameters.size()) {

@@ -19,7 +19,7 @@ class ShardedParameters final : public LocalParameters {
  public:
   /// All ranks of the mesh come here together; it is null on the meta device.
   ShardedParameters(const std::vector<const Parameter*>& parameters, Precision precision, const ParameterArenas& arenas,
-                    const Sharing& sharing, const dist::Mesh* mesh);
+                    const Sharing& sharing, const dist::Mesh* mesh, const OptimizerStorage& storage);
 
   void begin_pass(Pass pass) override;
   void end_pass() override;

@@ -27,12 +27,13 @@ std::vector<HeldRows> rows_of_rank(const std::vector<const Parameter*>& paramete
 }
 
 std::unique_ptr<LocalParameters> make_parameters(const std::vector<const Parameter*>& parameters, Precision precision,
-                                                 const ParameterArenas& arenas, const Sharing& sharing, const dist::Mesh* mesh) {
-  if (sharing.shape.size() == 1) return std::make_unique<LocalParameters>(parameters, precision, arenas);
+                                                 const ParameterArenas& arenas, const Sharing& sharing, const dist::Mesh* mesh,
+                                                 const OptimizerStorage& storage) {
+  if (sharing.shape.size() == 1) return std::make_unique<LocalParameters>(parameters, precision, arenas, storage);
   CISTRON_CHECK(mesh != nullptr || arenas.parameters->device().is_meta(), "[parameters] {} ranks share them and no mesh is given",
                 sharing.shape.size());
-  if (sharing.fsdp) return std::make_unique<ShardedParameters>(parameters, precision, arenas, sharing, mesh);
-  return std::make_unique<ReplicatedParameters>(parameters, precision, arenas, sharing, mesh);
+  if (sharing.fsdp) return std::make_unique<ShardedParameters>(parameters, precision, arenas, sharing, mesh, storage);
+  return std::make_unique<ReplicatedParameters>(parameters, precision, arenas, sharing, mesh, storage);
 }
 
 }  // namespace cistron::nn

@@ -34,6 +34,7 @@ std::vector<HeldRows> rows_of_rank(const std::vector<const Parameter*>& paramete
 /// What fits: LocalParameters on one rank. All ranks of the mesh come here together; it is null on the meta device and on one
 /// rank.
 std::unique_ptr<LocalParameters> make_parameters(const std::vector<const Parameter*>& parameters, Precision precision,
-                                                 const ParameterArenas& arenas, const Sharing& sharing, const dist::Mesh* mesh);
+                                                 const ParameterArenas& arenas, const Sharing& sharing, const dist::Mesh* mesh,
+                                                 const OptimizerStorage& storage = {});
 
 }  // namespace cistron::nn

@@ -1,11 +1,13 @@
 #include "cistron/train/checkpoint.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "cistron/core/checked.h"
 #include "cistron/core/error.h"
 #include "cistron/io/json.h"
 #include "cistron/ops/copy.h"
@@ -44,6 +46,27 @@ CheckpointInfo read_info(const fs::path& directory) {
   return info;
 }
 
+// That `name` is so many numbers in one of these dtypes.
+void check_numbers(const io::SafetensorsFile& file, const std::string& name, std::string_view dtypes, int64_t count) {
+  const auto& [spec, bytes] = file.at(name);
+  const bool known = dtypes.find(spec.dtype) != std::string_view::npos;
+  if (!known || std::ssize(bytes) != count * io::safetensors_element_size(spec.dtype))
+    refuse_checkpoint(fmt::format("'{}' is {} of {} bytes instead of {} numbers in {}", name, spec.dtype, bytes.size(), count,
+                                  dtypes.substr(0, dtypes.find(' '))),
+                      file.path());
+}
+
+bool is_codes(const io::SafetensorsFile& file, const std::string& name) { return file.at(name).spec.dtype == "U8"; }
+
+void to_floats(const io::SafetensorsView& view, int64_t first, std::span<float> out) {
+  if (view.spec.dtype == "F32") {
+    std::memcpy(out.data(), view.bytes.data() + first * int64_t{sizeof(float)}, out.size_bytes());
+    return;
+  }
+  const auto* values = reinterpret_cast<const bf16*>(view.bytes.data()) + first;
+  std::transform(values, values + out.size(), out.begin(), [](bf16 x) { return static_cast<float>(x); });
+}
+
 }  // namespace
 
 Checkpoint::Checkpoint(const fs::path& directory, int ranks, int rank) : directory_(directory) {
@@ -70,16 +93,14 @@ void Checkpoint::add(const Manifest::Slice& slice) {
               .count = slice.count * width,
               .values = open(slice.values),
               .moments = slice.moments.empty() ? nullptr : open(slice.moments)};
-  const auto check = [&](const io::SafetensorsFile& file, const std::string& name) {
-    const auto& [spec, bytes] = file.at(name);
-    if (spec.dtype != "F32" || std::ssize(bytes) != piece.count * int64_t{sizeof(float)})
-      refuse_checkpoint(
-          fmt::format("'{}' is {} of {} bytes instead of {} numbers in F32", name, spec.dtype, bytes.size(), piece.count),
-          file.path());
-  };
-  check(*piece.values, slice.parameter);
-  for (const char* suffix : {".m", ".v"})
-    if (piece.moments != nullptr) check(*piece.moments, slice.parameter + suffix);
+  check_numbers(*piece.values, slice.parameter, "F32 BF16", piece.count);
+  for (const char* suffix : {".m", ".v"}) {
+    if (piece.moments == nullptr) continue;
+    const std::string name = slice.parameter + suffix;
+    check_numbers(*piece.moments, name, "F32 BF16 U8", piece.count);
+    if (is_codes(*piece.moments, name))
+      check_numbers(*piece.moments, name + ".scale", "U8", slice.count * ceil_div(width, ops::kStateBlock));
+  }
   has_optimizer_ = has_optimizer_ && piece.moments != nullptr;
   whole.pieces.push_back(piece);
 }
@@ -99,27 +120,84 @@ void Checkpoint::check_complete() {
   }
 }
 
-void Checkpoint::read(const std::string& parameter, const std::string& suffix, int64_t first, std::span<float> out) const {
+const Checkpoint::Whole& Checkpoint::find(const std::string& parameter) const {
   const auto found = parameters_.find(parameter);
   if (found == parameters_.end()) refuse_checkpoint(fmt::format("parameter '{}' is missing", parameter), directory_);
-  const int64_t end = first + std::ssize(out);
-  if (first < 0 || end > found->second.shape.numel())
-    refuse_checkpoint(fmt::format("'{}' has {} values, not {}", parameter, found->second.shape.numel(), end), directory_);
-  for (const Piece& piece : found->second.pieces) {
-    const int64_t begin = std::max(first, piece.begin), count = std::min(end, piece.begin + piece.count) - begin;
-    if (count <= 0) continue;
-    const auto* values =
-        reinterpret_cast<const float*>((suffix.empty() ? piece.values : piece.moments)->at(parameter + suffix).bytes.data());
-    std::memcpy(out.data() + (begin - first), values + (begin - piece.begin), static_cast<size_t>(count) * sizeof(float));
+  return found->second;
+}
+
+// Elements [first, first + count) of an array by this name, of `width` elements a row: take(view, where in the view, how far from
+// `first`, how many).
+template <class Take>
+void Checkpoint::for_parts(const Whole& whole, const std::string& name, int64_t width, int64_t first, int64_t count,
+                           const Take& take) const {
+  const int64_t row = nn::row_width(whole.shape);
+  for (const Piece& piece : whole.pieces) {
+    const int64_t start = piece.begin / row * width, size = piece.count / row * width;
+    const int64_t begin = std::max(first, start), end = std::min(first + count, start + size);
+    if (begin >= end) continue;
+    const auto& file = piece.values->contains(name) ? *piece.values : *piece.moments;
+    take(file.at(name), begin - start, begin - first, end - begin);
   }
 }
 
-void Checkpoint::fill(Context& ctx, const std::string& parameter, const std::string& suffix, int64_t first,
+void Checkpoint::read(const std::string& parameter, const std::string& suffix, int64_t first, std::span<float> out) const {
+  const Whole& whole = find(parameter);
+  const int64_t end = first + std::ssize(out);
+  if (first < 0 || end > whole.shape.numel())
+    refuse_checkpoint(fmt::format("'{}' has {} values, not {}", parameter, whole.shape.numel(), end), directory_);
+  for_parts(whole, parameter + suffix, nn::row_width(whole.shape), first, std::ssize(out),
+            [&](const io::SafetensorsView& view, int64_t from, int64_t to, int64_t count) {
+              to_floats(view, from, out.subspan(static_cast<size_t>(to), static_cast<size_t>(count)));
+            });
+}
+
+void Checkpoint::fill(Context& ctx, const std::string& parameter, const std::string& suffix, int64_t first_row,
                       const Tensor& tensor) const {
+  const int64_t first = first_row * nn::row_width(find(parameter).shape);
   ops::write_pieces(ctx, tensor, [&](int64_t begin, std::span<std::byte> piece) {
-    const std::span out(reinterpret_cast<float*>(piece.data()), piece.size() / sizeof(float));
-    read(parameter, suffix, first + begin / int64_t{sizeof(float)}, out);
+    const int64_t start = first + begin / size_of(tensor.dtype());
+    if (tensor.dtype() == DType::kF32)
+      return read(parameter, suffix, start, {reinterpret_cast<float*>(piece.data()), piece.size() / sizeof(float)});
+    const std::span out(reinterpret_cast<bf16*>(piece.data()), piece.size() / sizeof(bf16));
+    std::array<float, 4096> floats;
+    for (size_t i = 0; i < out.size(); i += floats.size()) {
+      const auto some = std::span(floats).first(std::min(floats.size(), out.size() - i));
+      read(parameter, suffix, start + static_cast<int64_t>(i), some);
+      std::ranges::transform(some, out.begin() + static_cast<int64_t>(i), [](float x) { return bf16(x); });
+    }
   });
+}
+
+// Codes and scales, as they are.
+void Checkpoint::fill_bytes(Context& ctx, const std::string& parameter, const std::string& suffix, int64_t first_row,
+                            const Tensor& tensor) const {
+  const int64_t width = tensor.dim(tensor.shape().rank() - 1);
+  ops::write_pieces(ctx, tensor, [&](int64_t begin, std::span<std::byte> piece) {
+    for_parts(find(parameter), parameter + suffix, width, first_row * width + begin, std::ssize(piece),
+              [&](const io::SafetensorsView& view, int64_t from, int64_t to, int64_t count) {
+                std::memcpy(piece.data() + to, view.bytes.data() + from, static_cast<size_t>(count));
+              });
+  });
+}
+
+void Checkpoint::load_moments(Context& ctx, const nn::LocalParameters::Entry& entry) const {
+  const std::string& name = entry.parameter->name;
+  const bool codes = entry.m.dtype() == DType::kU8;
+  for (const Piece& piece : find(name).pieces)
+    if (is_codes(*piece.moments, name + ".m") != codes || is_codes(*piece.moments, name + ".v") != codes)
+      throw Error(ErrorKind::kUsage, "only one of checkpoint and run has 8-bit moments", directory_.string(),
+                  fmt::format("resume with optimizer.state_dtype = \"{}\"", info_.config.optimizer.state_dtype));
+  const int64_t first = entry.first_row();
+  for (const auto& [suffix, moment, scale] :
+       {std::tuple(".m", &entry.m, &entry.m_scale), std::tuple(".v", &entry.v, &entry.v_scale)}) {
+    if (!codes) {
+      fill(ctx, name, suffix, first, *moment);
+      continue;
+    }
+    fill_bytes(ctx, name, suffix, first, *moment);
+    fill_bytes(ctx, name, std::string(suffix) + ".scale", first, *scale);
+  }
 }
 
 void Checkpoint::load(Context& ctx, nn::LocalParameters& parameters) const {
@@ -128,11 +206,8 @@ void Checkpoint::load(Context& ctx, nn::LocalParameters& parameters) const {
     const auto found = parameters_.find(name);
     if (found != parameters_.end() && found->second.shape != shape)
       refuse_checkpoint(fmt::format("'{}' is {}, wanted {}", name, to_string(found->second.shape), to_string(shape)), directory_);
-    const int64_t first = entry.first_row() * nn::row_width(shape);
-    fill(ctx, name, "", first, entry.master);
-    if (!has_optimizer_ || !entry.m.defined()) continue;
-    fill(ctx, name, ".m", first, entry.m);
-    fill(ctx, name, ".v", first, entry.v);
+    fill(ctx, name, "", entry.first_row(), entry.master);
+    if (has_optimizer_ && entry.m.defined()) load_moments(ctx, entry);
   }
   if (parameters_.size() != parameters.entries().size())
     refuse_checkpoint(fmt::format("{} tensors for {} parameters", parameters_.size(), parameters.entries().size()), directory_);

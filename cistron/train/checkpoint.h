@@ -3,8 +3,12 @@
 //   manifest.json             see checkpoint_manifest.h
 //   state.json                step, tokens, seed, what the data was, the tokenizer
 //   config.toml               the run's configuration, all keys
-//   parameters*.safetensors   fp32 masters by global name; from several ranks one file each, parameters-00002.safetensors
-//   optimizer*.safetensors    "NAME.m" and "NAME.v"; absent in an imported model
+//   parameters*.safetensors   masters by global name, F32, or BF16 where the run has none beside its weights; from several ranks
+//   one
+//                             file each, parameters-00002.safetensors
+//   optimizer*.safetensors    "NAME.m" and "NAME.v", F32, BF16, or U8: codes, with "NAME.m.scale" and "NAME.v.scale"; absent in
+//   an
+//                             imported model
 // A tensor is a whole parameter or some rows of it, as the manifest says; together the files hold each row once.
 #include <cstdint>
 #include <filesystem>
@@ -54,7 +58,8 @@ class Checkpoint {
   /// Elements [first, first + out.size()) of a parameter. Throws Error(kBadData) where it has none.
   void read(const std::string& parameter, int64_t first, std::span<float> out) const { read(parameter, "", first, out); }
   /// Fills masters (and moments, where both sides have them) with what they hold, reading nothing else. Throws Error(kBadData) on
-  /// a parameter that is missing, left over, or of another shape. Working copies are the caller's to refresh.
+  /// a parameter that is missing, left over, or of another shape, Error(kUsage) where one side has 8-bit moments and the other
+  /// has not; other dtypes are converted, to nearest. Working copies are the caller's to refresh.
   void load(Context& ctx, nn::LocalParameters& parameters) const;
 
  private:
@@ -70,8 +75,15 @@ class Checkpoint {
   void add(const Manifest::Slice& slice);
   void check_complete();
   const io::SafetensorsFile* open(const std::string& file);
+  const Whole& find(const std::string& parameter) const;
+  template <class Take>
+  void for_parts(const Whole& whole, const std::string& name, int64_t width, int64_t first, int64_t count,
+                 const Take& take) const;
   void read(const std::string& parameter, const std::string& suffix, int64_t first, std::span<float> out) const;
-  void fill(Context& ctx, const std::string& parameter, const std::string& suffix, int64_t first, const Tensor& tensor) const;
+  void fill(Context& ctx, const std::string& parameter, const std::string& suffix, int64_t first_row, const Tensor& tensor) const;
+  void fill_bytes(Context& ctx, const std::string& parameter, const std::string& suffix, int64_t first_row,
+                  const Tensor& tensor) const;
+  void load_moments(Context& ctx, const nn::LocalParameters::Entry& entry) const;
 
   std::filesystem::path directory_;
   CheckpointInfo info_;

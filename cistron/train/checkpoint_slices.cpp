@@ -16,7 +16,9 @@ std::vector<ParameterSlice> slices_of(const nn::LocalParameters& parameters) {
                       .count = owned.count,
                       .master = part(entry.master),
                       .m = part(entry.m),
-                      .v = part(entry.v)});
+                      .v = part(entry.v),
+                      .m_scale = part(entry.m_scale),
+                      .v_scale = part(entry.v_scale)});
   }
   return slices;
 }
@@ -25,9 +27,9 @@ std::vector<ParameterSlice> copy_of(Context& ctx, const std::vector<ParameterSli
   const auto arena = Arena::growing("checkpoint", Device{}, host_memory());
   std::vector<ParameterSlice> copies = slices;
   for (ParameterSlice& slice : copies)
-    for (Tensor* tensor : {&slice.master, &slice.m, &slice.v}) {
+    for (Tensor* tensor : {&slice.master, &slice.m, &slice.v, &slice.m_scale, &slice.v_scale}) {
       if (!tensor->defined()) continue;
-      const Tensor copy = Tensor::empty(arena, tensor->shape(), DType::kF32);
+      const Tensor copy = Tensor::empty(arena, tensor->shape(), tensor->dtype());
       ops::copy(ctx, {.x = *tensor, .out = copy});
       *tensor = copy;
     }

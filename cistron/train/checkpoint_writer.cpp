@@ -23,11 +23,12 @@ struct Named {
 
 // A whole parameter has its own shape in the file, so that a checkpoint of one rank is plain safetensors.
 Named named(const ParameterSlice& slice, const char* suffix, const Tensor& tensor) {
-  return {slice.name + suffix, slice.is_whole() ? tensor.reshape(slice.shape) : tensor};
+  const bool own_shape = slice.is_whole() && tensor.numel() == slice.shape.numel();  // scales are fewer
+  return {slice.name + suffix, own_shape ? tensor.reshape(slice.shape) : tensor};
 }
 
 io::TensorSpec spec_of(const Named& item) {
-  io::TensorSpec spec{.name = item.name, .dtype = "F32"};
+  io::TensorSpec spec{.name = item.name, .dtype = format_word(item.tensor.dtype())};
   for (int i = 0; i < item.tensor.shape().rank(); ++i) spec.shape.push_back(item.tensor.dim(i));
   return spec;
 }
@@ -56,6 +57,8 @@ Manifest write_part(Context& ctx, const fs::path& directory, const std::vector<P
     masters.push_back(named(slice, "", slice.master));
     if (has_moments) optimizer.push_back(named(slice, ".m", slice.m));
     if (has_moments) optimizer.push_back(named(slice, ".v", slice.v));
+    if (slice.m_scale.defined()) optimizer.push_back(named(slice, ".m.scale", slice.m_scale));
+    if (slice.v_scale.defined()) optimizer.push_back(named(slice, ".v.scale", slice.v_scale));
     part.slices.push_back({.parameter = slice.name,
                            .shape = slice.shape,
                            .begin = slice.begin,

@@ -8,6 +8,7 @@
 #include "cistron/core/context.h"
 #include "cistron/model/config.h"
 #include "cistron/model/decoder.h"
+#include "cistron/nn/local_parameters.h"
 
 namespace cistron::train {
 
@@ -46,6 +47,7 @@ struct RunConfig {
     double final_lr = 0.1;     ///< at the last step, as a share of lr
     double decay_share = 0.2;  ///< wsd: share of the steps that the final descent takes
     std::string state_dtype = "fp32";
+    std::string masters = "fp32";
   } optimizer;
 
   std::string recipe = "auto";
@@ -77,6 +79,7 @@ struct RunConfig {
   /// "auto" must have been resolved.
   [[nodiscard]] Precision precision() const;
   [[nodiscard]] model::Mxfp8Layers mxfp8_layers() const;
+  [[nodiscard]] nn::OptimizerStorage storage() const;
   [[nodiscard]] model::Recompute recompute() const;
   [[nodiscard]] model::Experts experts_kind() const;
 };

@@ -47,6 +47,13 @@ model::Mxfp8Layers RunConfig::mxfp8_layers() const {
   return {.bf16_first = mxfp8.bf16_first, .bf16_last = mxfp8.bf16_last, .attention = mxfp8.attention};
 }
 
+nn::OptimizerStorage RunConfig::storage() const {
+  const DType states = optimizer.state_dtype == "int8"   ? DType::kU8
+                       : optimizer.state_dtype == "bf16" ? DType::kBF16
+                                                         : DType::kF32;
+  return {.masters = optimizer.masters != "none", .states = states};
+}
+
 model::Recompute RunConfig::recompute() const {
   if (train.recompute == "mlp") return model::Recompute::kMlp;
   return train.recompute == "layer" ? model::Recompute::kLayer : model::Recompute::kNone;
@@ -59,6 +66,9 @@ void resolve(RunConfig& config, bool fast_bf16) {
   config.model.validate();
   resolve_lengths(config);
   if (config.recipe == "auto") config.recipe = fast_bf16 ? "bf16" : "fp32";
+  if (config.optimizer.masters == "none" && config.recipe == "fp32")
+    refuse("weights in fp32 are their own masters", "optimizer.masters",
+           "leave \"none\" out, or set precision.recipe = \"bf16\"");
   if (config.device.kind == "auto") config.device.kind = "cpu";
   if (config.device.kind == "cuda" && config.experts == "loop")
     refuse("the loop over experts runs on the CPU alone", "moe.experts", "use \"grouped\", or device.kind = \"cpu\"");

@@ -159,7 +159,7 @@ Engine::Engine(const EngineOptions& options, Arenas arenas, Device device, Threa
            .headroom = options.headroom},
       decoder_(options.model, decoder_options(options)),
       parameters_(nn::make_parameters(decoder_.parameters(), options.precision, arenas_.parameters, options.sharing,
-                                      device.is_meta() ? nullptr : ctx_.mesh)),
+                                      device.is_meta() ? nullptr : ctx_.mesh, options.storage)),
       inputs_(ctx_, options.micro_batches, options.micro_batch_tokens),
       evaluation_inputs_(ctx_, 1, options.eval_batch_tokens) {
   ctx_.parameters = parameters_.get();
@@ -269,14 +269,7 @@ void Engine::gradient_norm() {
 
 void Engine::update() {
   std::vector<ops::AdamWTensor> tensors;
-  for (const auto& entry : parameters_->entries()) {
-    tensors.push_back({.master = entry.master,
-                       .grad = entry.grad,
-                       .m = entry.m,
-                       .v = entry.v,
-                       .working = entry.working,
-                       .weight_decay = entry.parameter->decay ? static_cast<float>(options_.weight_decay) : 0.0F});
-  }
+  for (const auto& entry : parameters_->entries()) tensors.push_back(entry.for_update(options_.weight_decay));
   gradient_norm();
   ops::step_guard(ctx_, {.loss = losses_.cross_entropy, .state = inputs_.state()});
   ops::adamw(ctx_, {.tensors = tensors,

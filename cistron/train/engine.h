@@ -29,6 +29,7 @@ struct EngineOptions {
   bool record = true;              ///< on a device with a queue: record a step once and replay it
   nn::Sharing sharing;             ///< the mesh, and this rank's place in it
   double headroom = 1.25;          ///< as Context::headroom
+  nn::OptimizerStorage storage;    ///< of weights and moments
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
@@ -40,7 +41,7 @@ model::DecoderOptions decoder_options(const EngineOptions& options);
 
 /// Bytes by kind, as a run on the meta device found them.
 struct MemoryPlan {
-  int64_t parameters = 0;  ///< fp32 masters and working copies
+  int64_t parameters = 0;  ///< masters and working copies
   int64_t gradients = 0;
   int64_t optimizer = 0;    ///< both moments
   int64_t gathered = 0;     ///< whole weights and gradients on their way between ranks

@@ -50,6 +50,7 @@ EngineOptions engine_options(const RunConfig& c, const dist::MeshShape& shape, i
                       .fsdp = c.parallel.fsdp,
                       .reshard_after_forward = c.parallel.reshard_after_forward},
           .headroom = c.parallel.headroom,
+          .storage = c.storage(),
           .beta1 = c.optimizer.betas[0],
           .beta2 = c.optimizer.betas[1],
           .eps = c.optimizer.eps,
