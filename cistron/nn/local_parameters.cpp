@@ -21,7 +21,7 @@ LocalParameters::Entry make_entry(const Parameter& parameter, const HeldRows& ro
   LocalParameters::Entry entry{.parameter = &parameter, .rows = rows, .master = Tensor::empty(arenas.parameters, shape, master)};
   if (in_mx && whole) entry.mx = empty_mx(parameter, mx_group(precision), arenas.parameters);
   if (!in_mx && dtype != master) entry.working = Tensor::empty(arenas.parameters, shape, dtype);
-  if (arenas.gradients != nullptr) entry.grad = Tensor::empty(arenas.gradients, shape, DType::kF32);
+  if (arenas.gradients != nullptr && storage.gradients) entry.grad = Tensor::empty(arenas.gradients, shape, DType::kF32);
   if (arenas.optimizer == nullptr) return entry;
   const DType states = parameter.keep_f32 ? DType::kF32 : storage.states;
   for (Tensor* moment : {&entry.m, &entry.v}) *moment = Tensor::empty(arenas.optimizer, shape, states);
@@ -111,7 +111,8 @@ LocalParameters::LocalParameters(const std::vector<const Parameter*>& parameters
     : LocalParameters(parameters, whole_rows(parameters), precision, arenas, storage) {}
 
 LocalParameters::LocalParameters(const std::vector<const Parameter*>& parameters, const std::vector<HeldRows>& rows,
-                                 Precision precision, const ParameterArenas& arenas, const OptimizerStorage& storage) {
+                                 Precision precision, const ParameterArenas& arenas, const OptimizerStorage& storage)
+    : gradients_(arenas.gradients) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     index_[parameters[i]] = i;
     entries_.push_back(make_entry(*parameters[i], rows[i], precision, arenas, storage));
@@ -167,10 +168,29 @@ MxOperand LocalParameters::mx_weights(Context& /*ctx*/, const Parameter& paramet
 
 GradSink LocalParameters::grad(const Parameter& parameter) {
   Entry& e = entries_[index_of(parameter)];
+  hand_over_ready();
+  if (take_ && !e.grad.defined()) e.grad = Tensor::empty(gradients_, e.master.shape(), DType::kF32);
   CISTRON_CHECK(e.grad.defined(), "[parameters] '{}' was made without a gradient", parameter.name);
   const bool accumulate = e.has_grad;
   e.has_grad = true;
   return {.grad = e.grad, .accumulate = accumulate};
+}
+
+void LocalParameters::grad_ready(const Parameter& parameter) {
+  if (take_) ready_.push_back(&entries_[index_of(parameter)]);
+}
+
+void LocalParameters::hand_over_ready() {
+  for (Entry* entry : ready_) {
+    take_(*entry);
+    entry->grad = {};
+  }
+  ready_.clear();
+}
+
+void LocalParameters::finish_gradients() {
+  hand_over_ready();
+  check_all_have_grads();
 }
 
 size_t LocalParameters::index_of(const Parameter& parameter) const {

@@ -24,6 +24,7 @@ struct ParameterArenas {
 struct OptimizerStorage {
   bool masters = true;         ///< f32 ones; false: none beside bf16 weights, which are updated themselves
   DType states = DType::kF32;  ///< of the moments: f32, bf16, or u8 for 8-bit codes
+  bool gradients = true;       ///< false: a gradient lives only until it is handed over
 };
 
 /// Rows are counted over all dims of `Parameter::local_shape()` but the last, as dist::shard_rows does; a vector's are its
@@ -77,9 +78,15 @@ class LocalParameters : public ParameterAccess {
   /// Gradients of the last step are void: the next sink of each parameter overwrites.
   void begin_step();
   /// After the last backward pass of a step: `grad` holds the sums over all ranks. Throws as `check_all_have_grads`.
-  virtual void finish_gradients() { check_all_have_grads(); }
+  virtual void finish_gradients();
   /// Throws, naming the parameter, unless every one got a gradient since `begin_step`.
   void check_all_have_grads() const;
+
+  /// Takes a gradient that is whole, after the last use of its weight in the pass.
+  using TakeGradient = std::function<void(const Entry& entry)>;
+  /// From now on gradients have memory only from the first sink to `take`, which comes before the next parameter's sink, or at
+  /// `finish_gradients`. So steps are of one pass. Not where ranks share parameters.
+  void hand_over_gradients(TakeGradient take) { take_ = std::move(take); }
 
   [[nodiscard]] std::vector<Entry>& entries() { return entries_; }
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
@@ -89,7 +96,7 @@ class LocalParameters : public ParameterAccess {
   Tensor weights(const Parameter& parameter) override;
   MxOperand mx_weights(Context& ctx, const Parameter& parameter, MxCopy copy) override;
   GradSink grad(const Parameter& parameter) override;
-  void grad_ready(const Parameter& /*parameter*/) override {}
+  void grad_ready(const Parameter& parameter) override;
 
  protected:
   LocalParameters(const std::vector<const Parameter*>& parameters, const std::vector<HeldRows>& rows, Precision precision,
@@ -97,6 +104,11 @@ class LocalParameters : public ParameterAccess {
   [[nodiscard]] size_t index_of(const Parameter& parameter) const;
 
  private:
+  void hand_over_ready();
+
+  std::shared_ptr<Arena> gradients_;
+  TakeGradient take_;          // empty: gradients stay
+  std::vector<Entry*> ready_;  // not taken yet
   std::vector<Entry> entries_;
   std::unordered_map<const Parameter*, size_t> index_;
 };

@@ -50,7 +50,7 @@ void sum_of_squares(Context& ctx, const SumOfSquares& args) {
 
 void norm_of_squares(Context& ctx, const NormOfSquares& args) {
   CISTRON_CHECK(args.state != nullptr, "[norm_of_squares] no state");
-  check_tensor("norm_of_squares", "squares", args.squares, {1}, DType::kF64);
+  check_tensor("norm_of_squares", "squares", args.squares, {args.squares.numel()}, DType::kF64);
   dispatch("norm_of_squares", ctx, args, cpu::norm_of_squares, cuda::norm_of_squares);
 }
 

@@ -33,7 +33,7 @@ struct SumOfSquares {
 };
 void sum_of_squares(Context& ctx, const SumOfSquares& args);
 struct NormOfSquares {
-  const Tensor& squares;  // [1] f64
+  const Tensor& squares;  // [n] f64, of which the sum counts
   StepState* state;       // as GradNorm
 };
 void norm_of_squares(Context& ctx, const NormOfSquares& args);

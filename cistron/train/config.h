@@ -48,6 +48,7 @@ struct RunConfig {
     double decay_share = 0.2;  ///< wsd: share of the steps that the final descent takes
     std::string state_dtype = "fp32";
     std::string masters = "fp32";
+    bool update_in_backward = false;
   } optimizer;
 
   std::string recipe = "auto";

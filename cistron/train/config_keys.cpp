@@ -78,6 +78,8 @@ const std::vector<Key>& table() {
        0,
        0,
        {"fp32", "none"}},
+      {"optimizer", "update_in_backward", CISTRON_SLOT(optimizer.update_in_backward),
+       "each parameter as its gradient comes; needs clip = 0", 0, 1},
       {"precision",
        "recipe",
        CISTRON_SLOT(recipe),

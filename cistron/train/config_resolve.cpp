@@ -51,7 +51,7 @@ nn::OptimizerStorage RunConfig::storage() const {
   const DType states = optimizer.state_dtype == "int8"   ? DType::kU8
                        : optimizer.state_dtype == "bf16" ? DType::kBF16
                                                          : DType::kF32;
-  return {.masters = optimizer.masters != "none", .states = states};
+  return {.masters = optimizer.masters != "none", .states = states, .gradients = !optimizer.update_in_backward};
 }
 
 model::Recompute RunConfig::recompute() const {

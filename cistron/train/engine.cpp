@@ -88,6 +88,19 @@ void check_sizes(const EngineOptions& options) {
                 "check its sizes in [model], and those of the batch");
 }
 
+void check_update(const EngineOptions& options) {
+  if (options.storage.gradients) return;
+  const auto refuse = [](const char* what, const char* advice) {
+    throw Error(ErrorKind::kUsage, what, "optimizer.update_in_backward", advice);
+  };
+  if (options.clip > 0)
+    refuse("clipping needs the norm of all gradients before any is used", "set optimizer.clip = 0, or leave it out");
+  if (options.micro_batches > 1)
+    refuse("gradients of several micro-batches must be kept",
+           "set train.micro_batch_tokens = train.batch_tokens, or leave it out");
+  if (options.sharing.shape.size() > 1) refuse("ranks add their gradients up first", "leave it out, or use one rank");
+}
+
 }  // namespace
 
 model::DecoderOptions decoder_options(const EngineOptions& options) {
@@ -129,6 +142,7 @@ Engine::Arenas Engine::planned_arenas(const MemoryPlan& plan, const EngineOption
 
 MemoryPlan Engine::plan(const EngineOptions& options) {
   check_sizes(options);
+  check_update(options);
   const auto mesh = dist::meta_mesh(options.sharing.shape, options.sharing.rank);
   Engine engine(options, meta_arenas(), Device{DeviceKind::kMeta}, nullptr, mesh.get());
   if (options.require_fused) engine.decoder_.require_fused(engine.ctx_);
@@ -163,6 +177,8 @@ Engine::Engine(const EngineOptions& options, Arenas arenas, Device device, Threa
       inputs_(ctx_, options.micro_batches, options.micro_batch_tokens),
       evaluation_inputs_(ctx_, 1, options.eval_batch_tokens) {
   ctx_.parameters = parameters_.get();
+  if (!options.storage.gradients)
+    parameters_->hand_over_gradients([this](const nn::LocalParameters::Entry& entry) { update_in_backward(entry); });
   take_activations();
   if (device.is_meta()) return;
   published_ = published(results(), ahead() + 1);
@@ -188,6 +204,7 @@ Tensor Engine::published(std::span<const Tensor> parts, int64_t slots) const {
 void Engine::take_activations() {
   losses_ = model::empty_losses(ctx_, options_.model);
   if (options_.eval_batch_tokens > 0) nll_ = ctx_.empty({options_.eval_batch_tokens}, DType::kF32);
+  if (!options_.storage.gradients) squares_ = ctx_.empty({std::ssize(parameters_->entries())}, DType::kF64);
 }
 
 void Engine::raise_headroom(double enough) {
@@ -195,7 +212,7 @@ void Engine::raise_headroom(double enough) {
   CISTRON_CHECK(queue_ == nullptr, "[engine] experts are spread over ranks on the CPU alone");
   options_.headroom = ctx_.headroom = kMore * enough;
   losses_ = {};
-  nll_ = {};
+  nll_ = squares_ = {};
   ctx_.arena = arenas_.activations = nullptr;  // before more is taken
   ctx_.arena = arenas_.activations = planned_arena("activations", options_.device, plan(options_).activations);
   take_activations();
@@ -239,6 +256,7 @@ void Engine::set_state(double label_weight, double learning_rate) {
 
 void Engine::backward() {
   parameters_->begin_step();
+  taken_ = 0;
   ops::zero(ctx_, {.out = losses_.cross_entropy});
   ops::zero(ctx_, {.out = losses_.router});
   const auto& batches = inputs_.batches();
@@ -267,10 +285,7 @@ void Engine::gradient_norm() {
   ops::norm_of_squares(ctx_, {.squares = sum, .state = inputs_.state()});
 }
 
-void Engine::update() {
-  std::vector<ops::AdamWTensor> tensors;
-  for (const auto& entry : parameters_->entries()) tensors.push_back(entry.for_update(options_.weight_decay));
-  gradient_norm();
+void Engine::guarded_update(std::span<const ops::AdamWTensor> tensors) {
   ops::step_guard(ctx_, {.loss = losses_.cross_entropy, .state = inputs_.state()});
   ops::adamw(ctx_, {.tensors = tensors,
                     .beta1 = static_cast<float>(options_.beta1),
@@ -278,6 +293,23 @@ void Engine::update() {
                     .eps = static_cast<float>(options_.eps),
                     .state = inputs_.state()});
   parameters_->quantize(ctx_);
+}
+
+// The norm so far, which after the last is the norm of all; once it is not finite nothing more is updated.
+void Engine::update_in_backward(const nn::LocalParameters::Entry& entry) {
+  ctx_.report("gradient of " + entry.parameter->name, entry.grad);
+  const std::array grads{entry.grad};
+  ops::sum_of_squares(ctx_, {.grads = grads, .out = squares_.rows(taken_++, 1)});
+  ops::norm_of_squares(ctx_, {.squares = squares_.rows(0, taken_), .state = inputs_.state()});
+  guarded_update(std::array{entry.for_update(options_.weight_decay)});
+}
+
+void Engine::update() {
+  if (!options_.storage.gradients) return;  // done
+  std::vector<ops::AdamWTensor> tensors;
+  for (const auto& entry : parameters_->entries()) tensors.push_back(entry.for_update(options_.weight_decay));
+  gradient_norm();
+  guarded_update(tensors);
 }
 
 std::vector<Tensor> Engine::results() const { return {losses_.cross_entropy, losses_.router, inputs_.state_bytes()}; }
@@ -360,7 +392,8 @@ std::string Engine::find_nonfinite(std::span<const nn::Batch> micro_batches, dou
     const Observed observed(ctx_, look);
     backward();
   });
-  for (const auto& entry : parameters_->entries()) look("gradient of " + entry.parameter->name, entry.grad);
+  for (const auto& entry : parameters_->entries())
+    if (entry.grad.defined()) look("gradient of " + entry.parameter->name, entry.grad);
   if (ctx_.mesh != nullptr) first = first_of_ranks(ctx_.mesh->world(), first);
   return first.empty() ? first : first.substr(first.find(' ') + 1);
 }

@@ -29,7 +29,8 @@ struct EngineOptions {
   bool record = true;              ///< on a device with a queue: record a step once and replay it
   nn::Sharing sharing;             ///< the mesh, and this rank's place in it
   double headroom = 1.25;          ///< as Context::headroom
-  nn::OptimizerStorage storage;    ///< of weights and moments
+  nn::OptimizerStorage storage;    ///< of weights, gradients and moments; without gradients each parameter is updated in the
+                                   ///< backward pass, on one rank, from one micro-batch, unclipped
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
@@ -131,6 +132,8 @@ class Engine {
   void evaluate_part(int64_t tokens);
   void sum_over_ranks(const Tensor& tensor) const;
   void gradient_norm();
+  void guarded_update(std::span<const ops::AdamWTensor> tensors);
+  void update_in_backward(const nn::LocalParameters::Entry& entry);
   void update();
   [[nodiscard]] std::vector<Tensor> results() const;
   [[nodiscard]] Tensor published(std::span<const Tensor> parts, int64_t slots) const;
@@ -143,6 +146,8 @@ class Engine {
   std::unique_ptr<nn::LocalParameters> parameters_;
   model::Losses losses_;
   Tensor nll_;
+  Tensor squares_;  // of the gradients that were taken in the backward pass, in the order in which they came
+  int64_t taken_ = 0;
   StepState state_, evaluation_;  // of an evaluation only its number counts
   StepInputs inputs_, evaluation_inputs_;
   Tensor published_, published_nll_;  // the host's, written by the device

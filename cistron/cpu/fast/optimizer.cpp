@@ -1,6 +1,7 @@
 #include "cistron/ops/optimizer.h"
 
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "cistron/cpu/fast/parallel.h"
@@ -52,7 +53,8 @@ void write_norm(StepState& state, double squares) {
 void sum_of_squares(Context& ctx, const ops::SumOfSquares& args) { args.out.span<double>()[0] = sum_of_squares(ctx, args.grads); }
 
 void norm_of_squares(Context& /*ctx*/, const ops::NormOfSquares& args) {
-  write_norm(*args.state, args.squares.span<double>()[0]);
+  const auto squares = args.squares.span<double>();
+  write_norm(*args.state, std::accumulate(squares.begin(), squares.end(), 0.0));
 }
 
 void grad_norm(Context& ctx, const ops::GradNorm& args) { write_norm(*args.state, sum_of_squares(ctx, args.grads)); }
