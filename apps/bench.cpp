@@ -55,6 +55,7 @@ train::EngineOptions engine_options(const Options& o, const Device& device) {
           .mxfp8 = config.mxfp8_layers(),
           .require_fused = config.require_fused,
           .micro_batch_tokens = o.batch * o.seq,
+          .storage = config.storage(),
           .clip = o.clip};
 }
 
