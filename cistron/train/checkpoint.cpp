@@ -63,8 +63,13 @@ void to_floats(const io::SafetensorsView& view, int64_t first, std::span<float> 
     std::memcpy(out.data(), view.bytes.data() + first * int64_t{sizeof(float)}, out.size_bytes());
     return;
   }
-  const auto* values = reinterpret_cast<const bf16*>(view.bytes.data()) + first;
-  std::transform(values, values + out.size(), out.begin(), [](bf16 x) { return static_cast<float>(x); });
+  const std::byte* at = view.bytes.data() + first * int64_t{sizeof(bf16)};
+  for (float& value : out) {
+    bf16 x;
+    std::memcpy(&x.bits, at, sizeof(x));
+    value = static_cast<float>(x);
+    at += sizeof(x);
+  }
 }
 
 }  // namespace

@@ -1,24 +1,15 @@
-// A group of threads walks down every so-manieth row, with its part of dw in shared memory; then the groups' parts are added up.
-// How many groups there are depends on the shape alone, so dw's bits do too.
+// A group of threads walks down every so-manieth row and keeps a part of dw; then the groups' parts are added up. How many groups
+// there are depends on the shape alone, so dw's bits do too. Rows that the threads of a group hold in four chunks each come
+// through a ring in shared memory (rms_norm_backward_rows.cuh); others are read where they lie, and dw is kept in shared memory.
 #include "cistron/cuda/device/chunk.cuh"
 #include "cistron/cuda/device/lines.cuh"
+#include "cistron/cuda/norm/rms_norm_backward_rows.cuh"
 #include "cistron/ops/rms_norm.h"
 
 namespace cistron::cuda {
 namespace {
 
 using device::Chunk, device::Floats, device::kLineChunks;
-
-template <class T>
-struct BackwardRows {
-  const T *dy, *x;
-  const float *w, *rstd;
-  T* dx;
-  float* partial;  // [groups, H]
-  int32_t rows;
-  int32_t row_chunks;
-  bool accumulate_dx;
-};
 
 template <class T, int kWidth>
 struct InChunk {
@@ -88,32 +79,54 @@ __global__ void __launch_bounds__(device::kLineThreads, 2) backward_kernel(Backw
     device::store_chunk<kWidth>(partial, c, device::load_chunk<kWidth>(static_cast<const float*>(dw), c));
 }
 
+template <class T, int kWidth>
+void launch(const Context& ctx, const BackwardRows<T>& rows, const dim3& block, uint32_t blocks) {
+  const int64_t hidden = int64_t{rows.row_chunks} * kWidth;
+  const int bytes = narrow<int>(block.y * hidden * int64_t{sizeof(float)}), room = shared_memory_per_block(ctx) - 1024;
+  CISTRON_CHECK(bytes <= room, "[rms_norm_backward] rows of {}; on this card at most {}", hidden, room / sizeof(float));
+  const auto kernel = backward_kernel<T, kWidth>;
+  CISTRON_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  kernel<<<blocks, block, static_cast<size_t>(bytes), stream(ctx)>>>(rows);
+  CISTRON_CUDA_CHECK(cudaGetLastError());
+}
+
+template <class T, int kWidth, bool kAdds>
+void launch_ring(const Context& ctx, const BackwardRows<T>& rows, const dim3& block, uint32_t blocks) {
+  const auto kernel = ring_kernel<T, kWidth, kAdds>;
+  CISTRON_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRingBytes));
+  kernel<<<blocks, block, kRingBytes, stream(ctx)>>>(rows);
+  CISTRON_CUDA_CHECK(cudaGetLastError());
+}
+
 }  // namespace
 
 void rms_norm_backward(Context& ctx, const ops::RmsNormBackward& args) {
   const DeviceGuard guard(ctx);
   const int64_t hidden = args.x.dim(1);
   if (hidden == 0) return;
-  const int64_t groups = args.partial.dim(0);
+  int64_t lines = args.partial.dim(0);
   device::with_chunks(hidden, {&args.x, &args.dy, &args.dx, &args.w}, [&]<class T, int kWidth>(device::ChunkOf<T, kWidth>) {
     const dim3 block = device::line_block(hidden / kWidth);
-    const auto blocks = narrow<uint32_t>(div_exact(groups, block.y));
-    const int bytes = narrow<int>(block.y * hidden * int64_t{sizeof(float)}), room = shared_memory_per_block(ctx) - 1024;
-    CISTRON_CHECK(bytes <= room, "[rms_norm_backward] rows of {}; on this card at most {}", hidden, room / sizeof(float));
-    const auto kernel = backward_kernel<T, kWidth>;
-    CISTRON_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    kernel<<<blocks, block, static_cast<size_t>(bytes), stream(ctx)>>>({.dy = device::pointer<const T>(args.dy),
-                                                                        .x = device::pointer<const T>(args.x),
-                                                                        .w = device::pointer<const float>(args.w),
-                                                                        .rstd = device::pointer<const float>(args.rstd),
-                                                                        .dx = device::pointer<T>(args.dx),
-                                                                        .partial = device::pointer<float>(args.partial),
-                                                                        .rows = narrow<int32_t>(args.x.dim(0)),
-                                                                        .row_chunks = narrow<int32_t>(hidden / kWidth),
-                                                                        .accumulate_dx = args.accumulate_dx});
-    CISTRON_CUDA_CHECK(cudaGetLastError());
+    const auto blocks = narrow<uint32_t>(div_exact(lines, block.y));
+    const BackwardRows<T> rows{.dy = device::pointer<const T>(args.dy),
+                               .x = device::pointer<const T>(args.x),
+                               .w = device::pointer<const float>(args.w),
+                               .rstd = device::pointer<const float>(args.rstd),
+                               .dx = device::pointer<T>(args.dx),
+                               .partial = device::pointer<float>(args.partial),
+                               .rows = narrow<int32_t>(args.x.dim(0)),
+                               .row_chunks = narrow<int32_t>(hidden / kWidth),
+                               .accumulate_dx = args.accumulate_dx};
+    if constexpr (sizeof(T) * kWidth == device::kChunkBytes) {
+      if (rows.row_chunks <= device::kLineChunks * static_cast<int64_t>(block.x)) {
+        lines = blocks;
+        return args.accumulate_dx ? launch_ring<T, kWidth, true>(ctx, rows, block, blocks)
+                                  : launch_ring<T, kWidth, false>(ctx, rows, block, blocks);
+      }
+    }
+    launch<T, kWidth>(ctx, rows, block, blocks);
   });
-  device::column_sums(ctx, device::pointer<const float>(args.partial), groups, hidden, device::pointer<float>(args.dw.grad),
+  device::column_sums(ctx, device::pointer<const float>(args.partial), lines, hidden, device::pointer<float>(args.dw.grad),
                       args.dw.accumulate);
 }
 
