@@ -44,6 +44,18 @@ TEST(Config, AutomaticRecipeFollowsTheProcessor) {
   EXPECT_EQ(config.recipe, "bf16");
 }
 
+TEST(Config, SaysWhatTheOptimizerKeeps) {
+  RunConfig config = parse_config(kGood, "run.toml",
+                                  {"optimizer.state_dtype=\"int8\"", "optimizer.masters=\"none\"",
+                                   "optimizer.update_in_backward=true", "precision.recipe=bf16"});
+  resolve(config, /*fast_bf16=*/false);
+  EXPECT_EQ(config.storage().states, DType::kU8);
+  EXPECT_FALSE(config.storage().masters);
+  EXPECT_FALSE(config.storage().gradients);
+  EXPECT_EQ(parse_config(kGood, "run.toml").storage().states, DType::kF32);
+  EXPECT_TRUE(parse_config(kGood, "run.toml").storage().masters && parse_config(kGood, "run.toml").storage().gradients);
+}
+
 TEST(Config, OverridesBeatTheFileAndPresetsComeFirst) {
   const RunConfig config =
       resolved(std::string("[model]\nhidden = 128\npreset = \"tiny-protein\"\n[train]\nsteps = 5\n"),
@@ -171,6 +183,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{kGood, {"data.store=a\xff"}, {"0xff is not UTF-8", "--set data.store"}}, Refusal{"", {}, {"no model"}},
         Refusal{kGood, {"train.batch_tokens=100", "train.micro_batch_tokens=30"}, {"train.micro_batch_tokens = 30", "divisor"}},
         Refusal{kGood, {"train.tokens=0"}, {"no length"}},
+        Refusal{kGood, {"optimizer.state_dtype=\"int4\""}, {"optimizer.state_dtype", "fp32, bf16, int8"}},
+        Refusal{kGood, {"optimizer.masters=\"none\""}, {"optimizer.masters", "precision.recipe = \"bf16\""}},
         Refusal{kGood, {"data.context=1024"}, {"data.context = 1024", "model.context"}},
         Refusal{kGood, {"model.top_k=9"}, {"top_k", "8 experts"}}, Refusal{"[train]\nsteps = 1\n", {}, {"no model"}}));
 

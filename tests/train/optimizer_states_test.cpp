@@ -62,6 +62,12 @@ void collect(Engine& engine, Kept& kept) {
   }
 }
 
+CheckpointInfo info_of(const EngineOptions& options) {
+  CheckpointInfo info{.tokenizer = "esm2"};
+  info.config.model = options.model;
+  return info;
+}
+
 StepResult take_step(Engine& engine, int64_t step, const RanksOptions& ranks, dist::Communicator& world, double lr = 1e-2) {
   const test::RankBatches batches(test::step_batches(kTokens, ranks.micro_batches, step), world.size(), world.rank());
   return engine.step(batches.views(), batches.label_weight(), lr);
@@ -91,12 +97,12 @@ Trace train(const EngineOptions& options, const RanksOptions& ranks, int64_t ste
 
 class OptimizerStates : public testing::TestWithParam<nn::OptimizerStorage> {};
 
-// Sixteen batches over and over: what is learnt of them with f32 throughout must be learnt to within a twentieth.
+// Eight batches over and over: what is learnt of them with f32 throughout must be learnt to within a twentieth.
 TEST_P(OptimizerStates, TrainATinyModelAsF32Does) {
   const auto last_loss = [](const nn::OptimizerStorage& storage, double lr, double* first = nullptr) {
     double sum = 0;
     test::run_engines(engine_with(storage), {.micro_batches = 1}, [&](Engine& engine, dist::Communicator& world) {
-      constexpr int64_t kBatches = 16, kRounds = 15;
+      constexpr int64_t kBatches = 8, kRounds = 12;
       for (int64_t i = 0; i < kBatches * kRounds; ++i) {
         const double loss = take_step(engine, i % kBatches, {.micro_batches = 1}, world, lr).loss;
         if (first != nullptr && i == 0) *first = loss;
@@ -106,10 +112,10 @@ TEST_P(OptimizerStates, TrainATinyModelAsF32Does) {
     return sum;
   };
   double first = 0;
-  const double f32 = last_loss({}, 2e-3, &first), gained = first - f32;
+  const double f32 = last_loss({}, 1e-3, &first), gained = first - f32;
   EXPECT_GT(gained, 1.0);
-  EXPECT_NEAR(last_loss(GetParam(), 2e-3), f32, gained / 20);
-  EXPECT_GT(last_loss(GetParam(), 1e-3), f32 + gained / 20) << "half the learning rate would pass, too";
+  EXPECT_NEAR(last_loss(GetParam(), 1e-3), f32, gained / 20);
+  EXPECT_GT(last_loss(GetParam(), 2e-4), f32 + gained / 20) << "a fifth of the learning rate would pass, too";
 }
 
 TEST_P(OptimizerStates, ChangeEveryParameter) {
@@ -148,8 +154,7 @@ TEST_P(OptimizerStates, ComeBackFromACheckpointToTheBitInEveryLayout) {
     std::mutex mutex;
     test::run_engines(options, layouts[i], [&](Engine& engine, dist::Communicator& world) {
       for (int64_t step = 0; step < 2; ++step) take_step(engine, step, layouts[i], world);
-      CheckpointInfo info{.config = {}, .tokenizer = "esm2"};
-      info.config.model = options.model;
+      CheckpointInfo info = info_of(options);
       info.state.step = 2;
       save_checkpoint(engine.context(), path, info, slices_of(engine.parameters()), false, world);
       {
@@ -177,7 +182,9 @@ TEST_P(OptimizerStates, ComeBackFromACheckpointToTheBitInEveryLayout) {
       });
       EXPECT_EQ(loaded, saved);
       const bool same = to.mesh.dp == layouts[i].mesh.dp && to.mesh.ep == layouts[i].mesh.ep && to.fsdp == layouts[i].fsdp;
-      if (same) EXPECT_EQ(resumed, went_on);
+      if (same) {
+        EXPECT_EQ(resumed, went_on);
+      }
     }
     EXPECT_NE(saved, went_on) << "the comparison sees nothing";
   }
@@ -212,7 +219,7 @@ TEST(OptimizerStatesCheckpoint, EightBitsAndOthersAreNotConverted) {
   test::TemporaryDirectory directory;
   const auto path = directory.path() / "c";
   test::run_engines(engine_with({.states = DType::kU8}), {.micro_batches = 1}, [&](Engine& engine, dist::Communicator& world) {
-    CheckpointInfo info{.config = {}, .tokenizer = "esm2"};
+    CheckpointInfo info = info_of(tiny_engine());
     info.config.optimizer.state_dtype = "int8";
     save_checkpoint(engine.context(), path, info, slices_of(engine.parameters()), false, world);
   });
@@ -227,7 +234,7 @@ TEST(OptimizerStatesCheckpoint, F32AndBf16AreConverted) {
   const nn::OptimizerStorage small{.masters = false, .states = DType::kBF16};
   const auto path = directory.path() / "c", back = directory.path() / "d";
   const auto save = [](Engine& engine, const std::filesystem::path& to, dist::Communicator& world) {
-    save_checkpoint(engine.context(), to, {.config = {}, .tokenizer = "esm2"}, slices_of(engine.parameters()), false, world);
+    save_checkpoint(engine.context(), to, info_of(tiny_engine()), slices_of(engine.parameters()), false, world);
   };
   const auto load = [](Engine& engine, const std::filesystem::path& from, Kept& kept) {
     Checkpoint(from).load(engine.context(), engine.parameters());
