@@ -66,9 +66,6 @@ void resolve(RunConfig& config, bool fast_bf16) {
   config.model.validate();
   resolve_lengths(config);
   if (config.recipe == "auto") config.recipe = fast_bf16 ? "bf16" : "fp32";
-  if (config.optimizer.masters == "none" && config.recipe == "fp32")
-    refuse("weights in fp32 are their own masters", "optimizer.masters",
-           "leave \"none\" out, or set precision.recipe = \"bf16\"");
   if (config.device.kind == "auto") config.device.kind = "cpu";
   if (config.device.kind == "cuda" && config.experts == "loop")
     refuse("the loop over experts runs on the CPU alone", "moe.experts", "use \"grouped\", or device.kind = \"cpu\"");

@@ -89,6 +89,9 @@ void check_sizes(const EngineOptions& options) {
 }
 
 void check_update(const EngineOptions& options) {
+  if (!options.storage.masters && options.precision == Precision::kF32)
+    throw Error(ErrorKind::kUsage, "weights in fp32 are their own masters", "optimizer.masters",
+                "leave \"none\" out, or set precision.recipe = \"bf16\"");
   if (options.storage.gradients) return;
   const auto refuse = [](const char* what, const char* advice) {
     throw Error(ErrorKind::kUsage, what, "optimizer.update_in_backward", advice);

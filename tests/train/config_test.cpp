@@ -184,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{kGood, {"train.batch_tokens=100", "train.micro_batch_tokens=30"}, {"train.micro_batch_tokens = 30", "divisor"}},
         Refusal{kGood, {"train.tokens=0"}, {"no length"}},
         Refusal{kGood, {"optimizer.state_dtype=\"int4\""}, {"optimizer.state_dtype", "fp32, bf16, int8"}},
-        Refusal{kGood, {"optimizer.masters=\"none\""}, {"optimizer.masters", "precision.recipe = \"bf16\""}},
+        Refusal{kGood, {"optimizer.masters=\"bf16\""}, {"optimizer.masters", "fp32, none"}},
         Refusal{kGood, {"data.context=1024"}, {"data.context = 1024", "model.context"}},
         Refusal{kGood, {"model.top_k=9"}, {"top_k", "8 experts"}}, Refusal{"[train]\nsteps = 1\n", {}, {"no model"}}));
 

@@ -305,6 +305,11 @@ TEST(UpdateInBackward, RefusesWhatNeedsAllGradients) {
     return "";
   };
   EXPECT_EQ(refusal([](EngineOptions&) {}), "");
+  EXPECT_THAT(refusal([](EngineOptions& o) {
+                o.storage.masters = false;
+                o.precision = Precision::kF32;
+              }),
+              HasSubstr("their own masters"));
   EXPECT_THAT(refusal([](EngineOptions& o) { o.clip = 1; }), HasSubstr("optimizer.clip = 0"));
   EXPECT_THAT(refusal([](EngineOptions& o) { o.micro_batches = 2; }), HasSubstr("micro-batches"));
   EXPECT_THAT(refusal([](EngineOptions& o) { o.sharing.shape = {.dp = 2}; }), HasSubstr("one rank"));
