@@ -16,20 +16,21 @@
 #include <cstdint>
 
 #include "cistron/core/bf16.h"
-#include "cistron/core/rng.h"
 #include "cistron/ops/mxfp8_format.h"
 
 namespace cistron::ops {
 
 constexpr int64_t kStateBlock = 128;
 
-/// Random words for the elements [column, column + 4) of a row, `column` a multiple of 4: a function of the parameter (`stream`),
-/// the row and column in the whole of it, and the step, whatever the layout. Of element j's word the moments' rounding takes a
-/// half each with use 0, the weight's the lower half with use 1.
-constexpr std::array<uint32_t, 4> rounding_words(uint64_t stream, int64_t step, int64_t row, int64_t column, uint32_t use) {
-  return philox({static_cast<uint32_t>(column >> 2), static_cast<uint32_t>(row), static_cast<uint32_t>(step),
-                 static_cast<uint32_t>(row >> 32) << 1 | use},
-                {static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)});
+/// Random words for the elements [column, column + 4) of a row, `column` a multiple of 4, come from Philox with this counter and
+/// the parameter's stream as key: a function of the parameter, the row and column in the whole of it, and the step, whatever the
+/// layout. Of element j's word the moments' rounding takes a half each with use 0, the weight's the lower half with use 1.
+constexpr std::array<uint32_t, 4> rounding_counter(int64_t step, int64_t row, int64_t column, uint32_t use) {
+  return {static_cast<uint32_t>(column >> 2), static_cast<uint32_t>(row), static_cast<uint32_t>(step),
+          static_cast<uint32_t>(row >> 32) << 1 | use};
+}
+constexpr std::array<uint32_t, 2> rounding_key(uint64_t stream) {
+  return {static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)};
 }
 
 /// The bits of a bf16; `random` has 16 bits, each value as likely.

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 
+#include "cistron/core/rng.h"
 #include "cistron/cpu/fast/parallel.h"
 #include "cistron/cpu/fast/tensor_pieces.h"
 #include "cistron/cpu/fast/vec_math.h"
@@ -27,8 +28,9 @@ Unit unit_of(const ops::StateRows& rows, int64_t number) {
 
 Words words_of(const ops::AdamWTensor& t, const Unit& unit, int64_t step, uint32_t use) {
   Words words;
+  const auto key = ops::rounding_key(t.stream);
   for (int64_t i = 0; i < unit.count; i += 4) {
-    const auto four = ops::rounding_words(t.stream, step, t.first_row + unit.row, unit.column + i, use);
+    const auto four = philox(ops::rounding_counter(step, t.first_row + unit.row, unit.column + i, use), key);
     std::ranges::copy(four, words.begin() + i);
   }
   return words;

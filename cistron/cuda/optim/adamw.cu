@@ -1,6 +1,7 @@
 // A warp updates a unit of 128 elements of a row, four in each lane: of every array 16, 8 or 4 bytes that lie side by side. A
 // unit is also what shares a scale where moments are codes.
 #include "cistron/cuda/device/chunk.cuh"
+#include "cistron/cuda/device/philox.cuh"
 #include "cistron/cuda/device/ptx.cuh"
 #include "cistron/cuda/optim/tensor_list.cuh"
 #include "cistron/ops/optimizer.h"
@@ -101,7 +102,7 @@ __device__ __forceinline__ void store(T* data, const Place& place, const Chunk<T
 using Words = std::array<uint32_t, 4>;
 
 __device__ __forceinline__ Words words_of(const Parameter& t, const Place& place, int64_t step, uint32_t use) {
-  return ops::rounding_words(t.stream, step, t.first_row + place.row, place.column(), use);
+  return device::philox(ops::rounding_counter(step, t.first_row + place.row, place.column(), use), ops::rounding_key(t.stream));
 }
 
 /// Each rounded up by the half of its word that begins at `shift`.
