@@ -89,8 +89,8 @@ void check_sizes(const EngineOptions& options) {
 }
 
 void check_update(const EngineOptions& options) {
-  if (!options.storage.masters && options.precision == Precision::kF32)
-    throw Error(ErrorKind::kUsage, "weights in fp32 are their own masters", "optimizer.masters",
+  if (!options.storage.masters && options.precision != Precision::kBF16)
+    throw Error(ErrorKind::kUsage, "only bf16 weights are their own masters", "optimizer.masters",
                 "leave \"none\" out, or set precision.recipe = \"bf16\"");
   if (options.storage.gradients) return;
   const auto refuse = [](const char* what, const char* advice) {
@@ -295,7 +295,6 @@ void Engine::guarded_update(std::span<const ops::AdamWTensor> tensors) {
                     .beta2 = static_cast<float>(options_.beta2),
                     .eps = static_cast<float>(options_.eps),
                     .state = inputs_.state()});
-  parameters_->quantize(ctx_);
 }
 
 // The norm so far, which after the last is the norm of all; once it is not finite nothing more is updated.
@@ -308,11 +307,13 @@ void Engine::update_in_backward(const nn::LocalParameters::Entry& entry) {
 }
 
 void Engine::update() {
-  if (!options_.storage.gradients) return;  // done
-  std::vector<ops::AdamWTensor> tensors;
-  for (const auto& entry : parameters_->entries()) tensors.push_back(entry.for_update(options_.weight_decay));
-  gradient_norm();
-  guarded_update(tensors);
+  if (options_.storage.gradients) {  // otherwise all is done but this
+    std::vector<ops::AdamWTensor> tensors;
+    for (const auto& entry : parameters_->entries()) tensors.push_back(entry.for_update(options_.weight_decay));
+    gradient_norm();
+    guarded_update(tensors);
+  }
+  parameters_->quantize(ctx_);
 }
 
 std::vector<Tensor> Engine::results() const { return {losses_.cross_entropy, losses_.router, inputs_.state_bytes()}; }
