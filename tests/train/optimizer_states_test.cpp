@@ -281,7 +281,7 @@ TEST(UpdateInBackward, OneGradientLivesAtATime) {
   options.storage.gradients = false;
   const MemoryPlan one = Engine::plan(options);
   int64_t largest = 0;
-  const model::Decoder decoder(options.model, options.experts, {}, 0);
+  const model::Decoder decoder(options.model, decoder_options(options));
   for (const Parameter* p : decoder.parameters()) largest = std::max(largest, 4 * p->shape.numel());
   EXPECT_LE(one.gradients, largest + 255);
   EXPECT_GT(all.gradients, 2 * one.gradients);
