@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "cistron/core/rng.h"
 #include "tests/ops/optimizer_support.h"
 
 namespace cistron {
