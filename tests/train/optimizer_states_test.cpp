@@ -145,7 +145,6 @@ TEST_P(OptimizerStates, ComeBackFromACheckpointToTheBitInEveryLayout) {
   const std::vector<RanksOptions> layouts{{.mesh = {}, .micro_batches = 1},
                                           {.mesh = {.dp = 2}, .micro_batches = 1},
                                           {.mesh = {.ep = 2}, .micro_batches = 1},
-                                          {.mesh = {.dp = 3}, .micro_batches = 1},
                                           {.mesh = {.dp = 2}, .fsdp = false, .micro_batches = 1}};
   test::TemporaryDirectory directory;
   for (size_t i = 0; i < layouts.size(); ++i) {
