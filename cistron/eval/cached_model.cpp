@@ -50,7 +50,7 @@ CachedModel::CachedModel(const CachedModelOptions& options, const Arenas& arenas
   CISTRON_CHECK(std::has_single_bit(static_cast<uint64_t>(options.prefill_tokens)) && options.capacity <= options.model.context,
                 "[cached model] {} tokens of prompts, sequences of {}", options.prefill_tokens, options.capacity);
   ctx_.parameters = parameters_.get();
-  const Shape shape{options.slots, options.capacity, 2 * options.model.kv_heads * options.model.head_dim};
+  const Shape shape{options.slots, 2 * options.model.kv_heads, options.capacity, options.model.head_dim};
   for (int64_t i = 0; i < options.model.layers; ++i)
     caches_.push_back(Tensor::empty(arenas.caches, shape, ctx_.activation_dtype()));
 }

@@ -14,7 +14,7 @@ struct Batch {
 
   // Generation. A layer's keys and values are kept in its cache (ops/attention_decode.h); without cu_seqlens, each token goes on
   // with the sequence in its slot instead.
-  Tensor cache;  // [slots, capacity, 2 kv_heads D], of the layer that reads this batch; undefined: nothing is kept
+  Tensor cache;  // [slots, 2 kv_heads, capacity, D], of the layer that reads this batch; undefined: nothing is kept
   Tensor slots;  // [T] i32, with a cache
 
   [[nodiscard]] int64_t num_tokens() const { return tokens.dim(0); }

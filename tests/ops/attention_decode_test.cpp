@@ -57,7 +57,7 @@ struct Problem {
       positions.push_back(c.lengths[s] - 1);
     }
     packed = random_tensor(ctx, {std::ssize(slot_of), c.shape.qkv_width()}, c.dtype, 1, 1.5);
-    cache = poisoned(ctx, {std::ssize(c.lengths), c.capacity, 2 * c.shape.num_kv_heads * c.shape.head_dim}, c.dtype);
+    cache = poisoned(ctx, {std::ssize(c.lengths), 2 * c.shape.num_kv_heads, c.capacity, c.shape.head_dim}, c.dtype);
     qkv = ctx.empty({std::ssize(last), packed.dim(1)}, c.dtype);
     out = poisoned(ctx, {std::ssize(last), c.shape.out_width()}, c.dtype);
     const auto row_bytes = static_cast<size_t>(packed.rows(0, 1).bytes());
@@ -88,7 +88,7 @@ struct Problem {
   }
   [[nodiscard]] DecodeCase in_double() const {
     return {.qkv = to_matrix(qkv),
-            .cache = to_matrix(cache),
+            .cache = to_matrix(cache.reshape({cache.numel() / c.shape.head_dim, c.shape.head_dim})),
             .capacity = c.capacity,
             .slots = {slots.begin(), slots.end()},
             .positions = {positions.begin(), positions.end()},
@@ -171,7 +171,7 @@ TEST(CacheStore, WritesItsPlacesAlone) {
   CpuContext ctx;
   const ops::AttentionShape shape{4, 2, 5};
   const Tensor qkv = random_tensor(ctx, {4, shape.qkv_width()}, DType::kF32, 7);
-  const Tensor cache = random_tensor(ctx, {3, 6, 20}, DType::kF32, 8), before = copy_of(ctx, cache);
+  const Tensor cache = random_tensor(ctx, {3, 4, 6, 5}, DType::kF32, 8), before = copy_of(ctx, cache);
   ops::cache_store(ctx, {.qkv = qkv,
                          .slots = tensor_of(ctx, {4}, DType::kI32, {2, -1, 0, 2}),
                          .positions = tensor_of(ctx, {4}, DType::kI32, {5, 0, 0, 1}),
@@ -179,8 +179,9 @@ TEST(CacheStore, WritesItsPlacesAlone) {
                          .cache = cache});
   auto want = to_double(before);
   const auto rows = to_matrix(qkv);
-  for (const auto& [token, row] : {std::pair<int64_t, int64_t>{0, 17}, {2, 0}, {3, 13}})
-    for (int64_t d = 0; d < 20; ++d) want[static_cast<size_t>(row * 20 + d)] = rows(token, 20 + d);
+  for (const auto& [token, slot, position] : {std::tuple<int64_t, int64_t, int64_t>{0, 2, 5}, {2, 0, 0}, {3, 2, 1}})
+    for (int64_t i = 0; i < 20; ++i)
+      want[static_cast<size_t>(((slot * 4 + i / 5) * 6 + position) * 5 + i % 5)] = rows(token, 20 + i);
   EXPECT_EQ(to_double(cache), want);
   EXPECT_NE(to_double(before), want);
 }
@@ -197,12 +198,12 @@ TEST(AttentionDecodeChecks, ShapesOnMetaAndPlacesOutsideTheCache) {
     });
   };
   const Tensor meta_ints = meta.empty({2}, DType::kI32);
-  EXPECT_EQ(run(meta, meta_ints, meta_ints, {3, 10, 32}), "");
-  EXPECT_NE(run(meta, meta_ints, meta_ints, {3, 10, 64}).find("[cache_store] cache"), std::string::npos);
-  EXPECT_NE(run(meta, meta_ints, meta_ints, {30, 32}).find("wanted [slots, capacity"), std::string::npos);
+  EXPECT_EQ(run(meta, meta_ints, meta_ints, {3, 4, 10, 8}), "");
+  EXPECT_NE(run(meta, meta_ints, meta_ints, {3, 8, 10, 8}).find("[cache_store] cache"), std::string::npos);
+  EXPECT_NE(run(meta, meta_ints, meta_ints, {30, 32}).find("wanted [slots, 2 kv_heads"), std::string::npos);
   CpuContext ctx;
   const auto places = [&](const std::vector<double>& slots, const std::vector<double>& positions) {
-    return run(ctx, tensor_of(ctx, {2}, DType::kI32, slots), tensor_of(ctx, {2}, DType::kI32, positions), {3, 10, 32});
+    return run(ctx, tensor_of(ctx, {2}, DType::kI32, slots), tensor_of(ctx, {2}, DType::kI32, positions), {3, 4, 10, 8});
   };
   EXPECT_NE(places({0, 3}, {0, 0}).find("[cache_store] token 1 is at position 0 of slot 3"), std::string::npos);
   EXPECT_NE(places({0, 1}, {10, 0}).find("[cache_store] token 0 is at position 10"), std::string::npos);

@@ -44,10 +44,10 @@ F16 horizontal_sums(const std::array<F16, kLanes>& v) {
 
 // Of a query and the `count` <= 16 keys from `keys` on.
 template <class T>
-F16 dots(const T* query, const T* keys, int64_t count, int64_t stride, int64_t dim) {
+F16 dots(const T* query, const T* keys, int64_t count, int64_t dim) {
   std::array<F16, kLanes> sums{};
   for (int64_t j = 0; j < count; ++j)
-    for_lanes(dim, [&](const Lanes& l) { sums[static_cast<size_t>(j)] += l.load(query) * l.load(keys + j * stride); });
+    for_lanes(dim, [&](const Lanes& l) { sums[static_cast<size_t>(j)] += l.load(query) * l.load(keys + j * dim); });
   return horizontal_sums(sums);
 }
 
@@ -69,64 +69,66 @@ float exponentials(std::vector<float>& scores) {
 
 // n windows of 16 values at once: as many chains of sums.
 template <int n, class T>
-void weigh(const std::vector<float>& weights, const T* values, int64_t stride, float factor, T* out) {
+void weigh(const std::vector<float>& weights, const T* values, int64_t dim, float factor, T* out) {
   std::array<F16, n> sums{};
   for (size_t j = 0; j < weights.size(); ++j)
-    for (int i = 0; i < n; ++i) sums[i] += load(values + static_cast<int64_t>(j) * stride + i * kLanes) * weights[j];
+    for (int i = 0; i < n; ++i) sums[i] += load(values + static_cast<int64_t>(j) * dim + i * kLanes) * weights[j];
   for (int i = 0; i < n; ++i) store(out + i * kLanes, sums[i] * factor);
 }
 
 // out = factor x the sum of rows of values by their weights.
 template <class T>
-void weigh(const std::vector<float>& weights, const T* values, int64_t stride, int64_t dim, float factor, T* out) {
+void weigh(const std::vector<float>& weights, const T* values, int64_t dim, float factor, T* out) {
   constexpr int64_t kWide = 4 * kLanes;
   int64_t d = 0;
-  for (; d + kWide <= dim; d += kWide) weigh<4>(weights, values + d, stride, factor, out + d);
-  for (; d + kLanes <= dim; d += kLanes) weigh<1>(weights, values + d, stride, factor, out + d);
+  for (; d + kWide <= dim; d += kWide) weigh<4>(weights, values + d, dim, factor, out + d);
+  for (; d + kLanes <= dim; d += kLanes) weigh<1>(weights, values + d, dim, factor, out + d);
   if (d == dim) return;
   F16 sum{};
   for (size_t j = 0; j < weights.size(); ++j)
-    sum += load_first(values + static_cast<int64_t>(j) * stride + d, dim - d) * weights[j];
+    sum += load_first(values + static_cast<int64_t>(j) * dim + d, dim - d) * weights[j];
   store_first(out + d, dim - d, sum * factor);
 }
 
-// One query over the `length` rows from `keys` on, `stride` elements apart; values stand `values` elements behind their keys.
+// One query over the `length` rows from `keys` and `values` on.
 template <class T>
-void attend(const ops::AttentionDecode& args, const T* query, const T* keys, int64_t values, int64_t length, T* out) {
+void attend(const ops::AttentionDecode& args, const T* query, const T* keys, const T* values, int64_t length, T* out) {
   thread_local std::vector<float> scores;
-  const int64_t dim = args.shape.head_dim, stride = args.cache.dim(2);
+  const int64_t dim = args.shape.head_dim;
   scores.resize(static_cast<size_t>(round_up(length, kLanes)));
   for (int64_t j = 0; j < length; j += kLanes) {
     const int64_t count = std::min(kLanes, length - j);
-    store(&scores[static_cast<size_t>(j)], args.scale * dots(query, keys + j * stride, count, stride, dim));
+    store(&scores[static_cast<size_t>(j)], args.scale * dots(query, keys + j * dim, count, dim));
     std::fill_n(scores.begin() + j + count, kLanes - count, -kInfinity);
   }
   const float factor = 1.0F / exponentials(scores);
   scores.resize(static_cast<size_t>(length));
-  weigh(scores, keys + values, stride, dim, factor, out);
+  weigh(scores, values, dim, factor, out);
 }
 
 template <class T>
 void decode(const ops::AttentionDecode& args, int64_t t, int64_t head) {
   const auto& shape = args.shape;
   const int64_t kv_head = head / (shape.num_heads / shape.num_kv_heads);
-  const int64_t row = args.slots.data<int32_t>()[t] * args.cache.dim(1);
-  const T* keys = args.cache.data<T>() + row * args.cache.dim(2) + kv_head * shape.head_dim;
+  const int64_t elements = args.cache.dim(2) * shape.head_dim;  // of a head
+  const T* keys = args.cache.data<T>() + (args.slots.data<int32_t>()[t] * args.cache.dim(1) + kv_head) * elements;
+  const T* values = keys + shape.num_kv_heads * elements;
   T* out = args.out.data<T>() + t * shape.out_width() + head * shape.head_dim;
-  attend(args, query_of<T>(args, t, head), keys, shape.num_kv_heads * shape.head_dim, args.positions.data<int32_t>()[t] + 1, out);
+  attend(args, query_of<T>(args, t, head), keys, values, args.positions.data<int32_t>()[t] + 1, out);
 }
 
 }  // namespace
 
 void cache_store(Context& ctx, const ops::CacheStore& args) {
-  const int64_t width = args.cache.dim(2), queries = args.shape.out_width();
+  const int64_t heads = args.cache.dim(1), capacity = args.cache.dim(2), dim = args.cache.dim(3);
   const int32_t *slots = args.slots.data<int32_t>(), *positions = args.positions.data<int32_t>();
   with_float_type(args.qkv.dtype(), [&](auto type) {
     using T = decltype(type);
-    for_rows(ctx, args.qkv.dim(0), width, [&](int64_t t) {
+    for_rows(ctx, args.qkv.dim(0), heads * dim, [&](int64_t t) {
       if (slots[t] < 0) return;
-      const T* from = args.qkv.data<T>() + t * args.qkv.dim(1) + queries;
-      std::copy_n(from, width, args.cache.data<T>() + (slots[t] * args.cache.dim(1) + positions[t]) * width);
+      const T* from = args.qkv.data<T>() + t * args.qkv.dim(1) + args.shape.out_width();
+      T* to = args.cache.data<T>() + (slots[t] * heads * capacity + positions[t]) * dim;
+      for (int64_t h = 0; h < heads; ++h) std::copy_n(from + h * dim, dim, to + h * capacity * dim);
     });
   });
 }

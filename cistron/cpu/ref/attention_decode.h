@@ -12,7 +12,7 @@ namespace cistron::cpu::ref {
 template <class S>
 struct DecodeCase {
   Matrix<S> qkv;
-  Matrix<S> cache;  // [slots x capacity, 2 kv_heads D]
+  Matrix<S> cache;  // [slots x 2 kv_heads x capacity, D]
   int64_t capacity = 0;
   std::vector<int64_t> slots, positions;
   ops::AttentionShape shape;
@@ -28,8 +28,8 @@ struct DecodeCase {
   }
 
  private:
-  [[nodiscard]] S at(int64_t t, int64_t j, int64_t column, int64_t d) const {
-    return cache(slots[static_cast<size_t>(t)] * capacity + j, column * shape.head_dim + d);
+  [[nodiscard]] S at(int64_t t, int64_t j, int64_t head, int64_t d) const {
+    return cache((slots[static_cast<size_t>(t)] * 2 * shape.num_kv_heads + head) * capacity + j, d);
   }
 };
 
