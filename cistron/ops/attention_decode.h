@@ -1,8 +1,8 @@
 #pragma once
 // Attention of single tokens over the keys and values of earlier ones, for generation. A cache holds for each slot (a sequence
-// that is being written) the heads that `qkv` holds behind its queries, num_kv_heads of keys, rotated, then num_kv_heads of values,
-// and of each head all positions side by side, for a query reads them in order. Token t stands at positions[t] of the sequence in
-// slots[t]. The rest is as ops/attention.h has it.
+// that is being written) the heads that `qkv` holds behind its queries, num_kv_heads of keys, rotated, then num_kv_heads of
+// values, and of each head all positions side by side, for a query reads them in order. Token t stands at positions[t] of the
+// sequence in slots[t]. The rest is as ops/attention.h has it.
 //   cache_store:       cache[slots[t], h, positions[t]] = head h of the keys and values of qkv[t]
 //   attention_decode:  out[t] = sum over j <= positions[t] of softmax_j(scale q_t k_j) v_j,   k_j, v_j = cache[slots[t], head, j]
 // Softmax in f32. Nothing behind positions[t] is read. On the CPU in f32 a token has the same bits whatever other tokens are

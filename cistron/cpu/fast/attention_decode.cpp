@@ -85,8 +85,7 @@ void weigh(const std::vector<float>& weights, const T* values, int64_t dim, floa
   for (; d + kLanes <= dim; d += kLanes) weigh<1>(weights, values + d, dim, factor, out + d);
   if (d == dim) return;
   F16 sum{};
-  for (size_t j = 0; j < weights.size(); ++j)
-    sum += load_first(values + static_cast<int64_t>(j) * dim + d, dim - d) * weights[j];
+  for (size_t j = 0; j < weights.size(); ++j) sum += load_first(values + static_cast<int64_t>(j) * dim + d, dim - d) * weights[j];
   store_first(out + d, dim - d, sum * factor);
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "cistron/cpu/fast/chain_rows.h"
 #include "cistron/cpu/fast/onednn.h"
 
 namespace cistron::cpu {
@@ -54,6 +55,17 @@ Gemm row_gemm(const RowProduct& p, int64_t rows, int64_t columns) {
           .out = p.out};
 }
 
+void chain_row_product(const RowProduct& p, Range rows, Range columns) {
+  chain_rows({.x = static_cast<const float*>(p.x) + rows.begin * p.k,
+              .w = static_cast<const float*>(p.w) + columns.begin * p.k,
+              .y = static_cast<float*>(p.y) + rows.begin * p.n + columns.begin,
+              .m = rows.count,
+              .n = columns.count,
+              .k = p.k,
+              .ldy = p.n,
+              .accumulate = p.accumulate});
+}
+
 // y's rows keep their leading dimension here: where that is large, oneDNN sums in another order.
 void padded_row_product(const RowProduct& p, Range rows, Range columns, std::byte* w) {
   std::byte* x = padded(0, {at(p.x, rows.begin * p.k, p.in), p.k}, rows.count, p.k, p.in);
@@ -81,6 +93,7 @@ void row_product(const RowProduct& p, Range rows, Range columns) {
       std::memset(at(p.y, r * p.n + columns.begin, p.out), 0, static_cast<size_t>(columns.count * size_of(p.out)));
     return;
   }
+  if (kHasChainRows && p.in == DType::kF32 && p.transpose_w) return chain_row_product(p, rows, columns);
   std::byte* w = at(p.w, p.transpose_w ? columns.begin * p.k : columns.begin, p.in);
   const int64_t whole = rows.count / kPadRows * kPadRows;
   if (whole > 0)
