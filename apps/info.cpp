@@ -36,6 +36,7 @@ int run_info(const Options& o) {
   fmt::print("parameters        {}\nactive parameters {}\n", train::with_commas(c.parameters()),
              train::with_commas(c.active_parameters()));
   fmt::print("tokenizer         {}\n", source.tokenizer_name().empty() ? "none" : source.tokenizer_name());
+  if (!source.has_weights()) fmt::print("weights           none: no safetensors file lies there\n");
   if (checkpoint != nullptr)
     fmt::print("checkpoint        {}, step {}\n", checkpoint->directory().string(), checkpoint->info().state.step);
   fmt::print("{}\n", config.dump(2));

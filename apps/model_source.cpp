@@ -42,6 +42,10 @@ ModelSource::ModelSource(const fs::path& path) : path_(path), checkpoint_(open_c
   config_.validate();
 }
 
+bool ModelSource::has_weights() const {
+  return checkpoint_ != nullptr || fs::exists(path_ / "model.safetensors") || fs::exists(path_ / "model.safetensors.index.json");
+}
+
 std::unique_ptr<const data::Tokenizer> ModelSource::tokenizer(const std::string& name) const {
   if (name.empty() && tokenizer_.empty())
     throw Error(ErrorKind::kUsage, "the model brings no tokenizer", path_.string(),

@@ -20,6 +20,8 @@ class ModelSource {
   [[nodiscard]] const model::ModelConfig& config() const { return config_; }
   /// The checkpoint behind it, or null for a Hugging Face directory.
   [[nodiscard]] const train::Checkpoint* checkpoint() const { return checkpoint_.get(); }
+  /// False for a Hugging Face directory that holds no safetensors.
+  [[nodiscard]] bool has_weights() const;
   /// `name`, or what the model brings where it is empty. Throws Error(kUsage) where neither says, or where the model has too few
   /// rows.
   [[nodiscard]] std::unique_ptr<const data::Tokenizer> tokenizer(const std::string& name) const;

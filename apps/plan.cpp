@@ -8,6 +8,7 @@
 #include "apps/show.h"
 #include "cistron/core/error.h"
 #include "cistron/train/layouts.h"
+#include "cistron/train/progress.h"
 
 namespace cistron::apps {
 
@@ -72,6 +73,10 @@ int run_plan(const Options& o) {
         "  dp x ep   parameters  gradients  optimizer   gathered activations      total\n",
         o.gpus, static_cast<double>(memory) / 1e9, config.recipe, config.train.micro_batch_tokens);
   for (const auto& shape : layouts) print_layout(o, config, shape, memory);
+  const auto& p = config.parallel;
+  if (o.gpus % p.ep != 0 || p.ep > config.model.experts || (p.dp > 0 && p.dp * p.ep != o.gpus))
+    train::show(stderr, fmt::format("cistron: with parallel.dp = {} and parallel.ep = {}, as configured, {} ranks are refused\n",
+                                    p.dp, p.ep, o.gpus));
   return kDone;
 }
 

@@ -64,7 +64,12 @@ class Product {
     a_.set_data_handle(const_cast<void*>(a));
     b_.set_data_handle(const_cast<void*>(b));
     c_.set_data_handle(c);
-    matmul_.execute(stream_, {{DNNL_ARG_SRC, a_}, {DNNL_ARG_WEIGHTS, b_}, {DNNL_ARG_DST, c_}});
+    try {
+      matmul_.execute(stream_, {{DNNL_ARG_SRC, a_}, {DNNL_ARG_WEIGHTS, b_}, {DNNL_ARG_DST, c_}});
+    } catch (const dnnl::error& error) {
+      if (error.status != dnnl_out_of_memory) throw Error(ErrorKind::kFailed, "a product failed", "oneDNN", error.message);
+      throw Error(ErrorKind::kOutOfSpace, "out of memory", "oneDNN, in a product", "use a smaller model or batch");
+    }
   }
 
  private:
