@@ -1,11 +1,11 @@
-// parity-driver MODEL BATCHES OUT STEPS LEARNING_RATE PRECISION: what Cistron makes of a Hugging Face model, for parity.py to
+// parity-driver MODEL BATCHES OUT STEPS LEARNING_RATE PRECISION DEVICE: what Cistron makes of a Hugging Face model, for parity.py to
 // compare.
 //   MODEL    a Hugging Face directory
 //   BATCHES  safetensors: tokens.I and cu_seqlens.I, i32, for I = 0, 1, ...; every batch has the same number of tokens; step i
 //   uses
 //            batch i mod their number
-//   OUT      (made) results.safetensors with logits [T, V] of batch 0, and loss, aux_loss, grad_norm [STEPS]; and as Hugging Face
-//            directories: imported (MODEL again, before any step), grads (of step 1), trained (after the last step)
+//   OUT      (made) results.safetensors with logits [T, V] of batch 0 (on the CPU alone), and loss, aux_loss, grad_norm [STEPS]; and
+//            as Hugging Face directories: imported (MODEL again, before any step), grads (of step 1), trained (after the last step)
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +16,7 @@
 #include "cistron/data/pack.h"
 #include "cistron/io/safetensors.h"
 #include "cistron/model/hugging_face.h"
+#include "cistron/ops/copy.h"
 #include "cistron/train/engine.h"
 
 namespace {
@@ -28,6 +29,7 @@ struct Arguments {
   int64_t steps = 0;
   double learning_rate = 0.0;
   Precision precision = Precision::kF32;
+  Device device;
 };
 
 std::vector<int32_t> read_i32(const io::SafetensorsFile& file, const std::string& name) {
@@ -46,18 +48,32 @@ data::PackedBatch read_batch(const io::SafetensorsFile& file, size_t index) {
   return data::pack(sequences);
 }
 
-void fill(nn::LocalParameters& parameters, const fs::path& model, const model::ModelConfig& config) {
+void fill(Context& ctx, nn::LocalParameters& parameters, const fs::path& model, const model::ModelConfig& config) {
   model::import_hugging_face(model, config, [&](const std::string& name, std::span<const float> values) {
-    std::ranges::copy(values, parameters.find(name).master.span<float>().begin());
+    ops::write_pieces(ctx, parameters.find(name).master, [&](int64_t begin, std::span<std::byte> piece) {
+      std::ranges::copy(std::as_bytes(values).subspan(static_cast<size_t>(begin), piece.size()), piece.begin());
+    });
   });
 }
 
+std::vector<float> on_host(Context& ctx, const Tensor& tensor) {
+  std::vector<float> values;
+  ops::read_pieces(ctx, tensor, [&](std::span<const std::byte> piece) {
+    const auto* first = reinterpret_cast<const float*>(piece.data());
+    values.insert(values.end(), first, first + piece.size() / sizeof(float));
+  });
+  return values;
+}
+
 /// One of a parameter's arrays, for all parameters, as a Hugging Face directory.
-void write(nn::LocalParameters& parameters, Tensor nn::LocalParameters::Entry::* array, const fs::path& directory,
+void write(train::Engine& engine, Tensor nn::LocalParameters::Entry::* array, const fs::path& directory,
            const model::ModelConfig& config) {
   fs::create_directories(directory);
+  std::map<std::string, std::vector<float>> values;
+  for (const auto& entry : engine.parameters().entries())
+    values[entry.parameter->name] = on_host(engine.context(), entry.*array);
   model::export_hugging_face(directory, config, {}, [&](const std::string& name, int64_t first, std::span<float> out) {
-    std::ranges::copy((parameters.find(name).*array).span<float>().subspan(static_cast<size_t>(first), out.size()), out.begin());
+    std::ranges::copy(std::span(values.at(name)).subspan(static_cast<size_t>(first), out.size()), out.begin());
   });
 }
 
@@ -67,7 +83,7 @@ std::vector<float> logits(const Arguments& arguments, const model::ModelConfig& 
   model::Decoder decoder(config);
   nn::LocalParameters parameters(decoder.parameters(), arguments.precision, {.parameters = arena("parameters")});
   Context ctx{.arena = arena("activations"), .pool = &pool, .parameters = &parameters, .precision = arguments.precision};
-  fill(parameters, arguments.model, config);
+  fill(ctx, parameters, arguments.model, config);
   parameters.refresh_working(ctx);
   const Tensor all = decoder.logits(ctx, batch);
   const auto values = all.span<float>();
@@ -90,18 +106,19 @@ void run(const Arguments& arguments) {
 
   ThreadPool pool;
   std::map<std::string, std::vector<float>> results;
-  results["logits"] = logits(arguments, config, nn::view_of(packed.at(0)), pool);
+  if (!arguments.device.is_cuda()) results["logits"] = logits(arguments, config, nn::view_of(packed.at(0)), pool);
 
   const train::EngineOptions options{.model = config,
+                                     .device = arguments.device,
                                      .precision = arguments.precision,
                                      .micro_batch_tokens = packed.at(0).num_tokens(),
                                      .weight_decay = 0.1,
                                      .clip = 1.0};
   train::Engine engine(options, train::Engine::plan(options), &pool);
   engine.initialise(0);
-  fill(engine.parameters(), arguments.model, config);
+  fill(engine.context(), engine.parameters(), arguments.model, config);
   engine.refresh_working();
-  write(engine.parameters(), &nn::LocalParameters::Entry::master, arguments.out / "imported", config);
+  write(engine, &nn::LocalParameters::Entry::master, arguments.out / "imported", config);
   for (int64_t i = 0; i < arguments.steps; ++i) {
     const auto& batch = packed[static_cast<size_t>(i) % packed.size()];
     const nn::Batch view = nn::view_of(batch);
@@ -109,9 +126,9 @@ void run(const Arguments& arguments) {
     results["loss"].push_back(static_cast<float>(step.loss));
     results["aux_loss"].push_back(static_cast<float>(step.router.aux_loss));
     results["grad_norm"].push_back(static_cast<float>(step.grad_norm));
-    if (i == 0) write(engine.parameters(), &nn::LocalParameters::Entry::grad, arguments.out / "grads", config);
+    if (i == 0) write(engine, &nn::LocalParameters::Entry::grad, arguments.out / "grads", config);
   }
-  write(engine.parameters(), &nn::LocalParameters::Entry::master, arguments.out / "trained", config);
+  write(engine, &nn::LocalParameters::Entry::master, arguments.out / "trained", config);
   write_results(arguments.out / "results.safetensors", results);
 }
 
@@ -119,13 +136,14 @@ void run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   try {
-    if (argc != 7) throw Error(ErrorKind::kUsage, "parity-driver", "arguments", "see the head of driver.cpp");
+    if (argc != 8) throw Error(ErrorKind::kUsage, "parity-driver", "arguments", "see the head of driver.cpp");
     run({.model = argv[1],
          .batches = argv[2],
          .out = argv[3],
          .steps = std::stoll(argv[4]),
          .learning_rate = std::stod(argv[5]),
-         .precision = std::string_view(argv[6]) == "bf16" ? Precision::kBF16 : Precision::kF32});
+         .precision = std::string_view(argv[6]) == "bf16" ? Precision::kBF16 : Precision::kF32,
+         .device = {std::string_view(argv[7]) == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu}});
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "cistron: error: {}\n", error.what());

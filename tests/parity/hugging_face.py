@@ -8,6 +8,7 @@ import torch
 from transformers import MixtralConfig, MixtralForCausalLM
 from transformers.models.mixtral import modeling_mixtral
 
+DEVICE = "cpu"  # or "cuda": where everything here is computed; what a Run holds is on the CPU
 LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0  # driver.cpp has the same
 
 
@@ -43,7 +44,7 @@ def copy_of(model: MixtralForCausalLM, attention="eager", experts="eager", **cha
         setattr(config, key, value)
     other = MixtralForCausalLM._from_config(config, attn_implementation=attention, experts_implementation=experts)
     other.load_state_dict(model.state_dict())
-    return other
+    return other.to(DEVICE)
 
 
 class _TorchInDouble:
@@ -66,12 +67,13 @@ def in_double(model: MixtralForCausalLM) -> MixtralForCausalLM:
     rotary = exact.model.rotary_emb
     dim = 2 * rotary.inv_freq.numel()
     theta = model.config.rope_parameters["rope_theta"]
-    rotary.inv_freq = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    rotary.inv_freq = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float64, device=DEVICE) / dim)
     return exact
 
 
 def pad(sequences: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """tokens, attention mask, labels, each [S, longest]."""
+    sequences = [s.to(DEVICE) for s in sequences]
     tokens = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(s) for s in sequences], batch_first=True)
     return tokens, mask, tokens.masked_fill(mask == 0, -100)
@@ -79,7 +81,7 @@ def pad(sequences: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torc
 
 def forward(model, sequences, autocast=False):
     tokens, mask, labels = pad(sequences)
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast):
         out = model(input_ids=tokens, attention_mask=mask, output_router_logits=True, use_cache=False)
         loss = model.loss_function(out.logits, labels, model.config.vocab_size)
     return out, loss, mask
@@ -87,7 +89,7 @@ def forward(model, sequences, autocast=False):
 
 def _best(router_logits, mask, k: int) -> torch.Tensor:
     probabilities = torch.cat([layer[mask.reshape(-1) == 1] for layer in router_logits]).double().softmax(-1)
-    return probabilities.topk(min(k + 1, probabilities.shape[-1])).values.detach()
+    return probabilities.topk(min(k + 1, probabilities.shape[-1])).values.detach().cpu()
 
 
 def near_tie(truth: Run, references: list[Run], k: int) -> bool:
@@ -109,7 +111,7 @@ def _optimizer(model) -> torch.optim.AdamW:
 
 
 def doubles(tensors) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().double().clone() for name, tensor in tensors}
+    return {name: tensor.detach().cpu().double().clone() for name, tensor in tensors}
 
 
 def train(model: MixtralForCausalLM, batches: list[list[torch.Tensor]], steps: int, autocast: bool = False) -> Run:
@@ -119,7 +121,7 @@ def train(model: MixtralForCausalLM, batches: list[list[torch.Tensor]], steps: i
         out, loss, mask = forward(model, batches[step % len(batches)], autocast)
         (loss + model.config.router_aux_loss_coef * out.aux_loss).backward()
         if step == 0:
-            run.logits = out.logits.detach().double()[mask == 1]
+            run.logits = out.logits.detach().double()[mask == 1].cpu()
             run.grads = doubles((name, p.grad) for name, p in model.named_parameters())
         run.best.append(_best(out.router_logits, mask, model.config.num_experts_per_tok))
         run.losses.append(loss.item())

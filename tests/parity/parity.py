@@ -1,6 +1,7 @@
 """Cistron against Hugging Face's MixtralForCausalLM, live: logits, losses, every gradient, 20 training steps, and the files.
 
-Run: .venv/bin/python tests/parity/parity.py DRIVER      (DRIVER: build/cpu/bin/parity-driver; see driver.cpp)
+Run: .venv/bin/python tests/parity/parity.py DRIVER [--device cuda]      (DRIVER: build/cpu/bin/parity-driver; see driver.cpp)
+With `--device cuda` both sides compute on the card; logits are then seen by way of losses and gradients alone.
 The truth is Hugging Face in float64; allowed is twice the largest error of Hugging Face's own float32 implementations (compare.py).
 """
 import subprocess
@@ -15,7 +16,7 @@ from transformers import AutoModelForCausalLM, MixtralForCausalLM
 from transformers.utils import logging
 
 import hugging_face as hf
-from compare import FACTOR, excesses, report
+from compare import FACTOR, KINDS, excesses, report
 
 DRIVER = ""
 STEPS = 20
@@ -51,9 +52,10 @@ def run_driver(model: Path, batches, out: Path, steps: int, precision: str = "fp
         tensors[f"tokens.{i}"] = torch.cat(batch).int()
         tensors[f"cu_seqlens.{i}"] = torch.tensor([0] + [len(s) for s in batch]).cumsum(0).int()
     save_file(tensors, out.parent / "batches.safetensors")
-    subprocess.run([DRIVER, model, out.parent / "batches.safetensors", out, str(steps), str(hf.LEARNING_RATE), precision], check=True)
+    subprocess.run([DRIVER, model, out.parent / "batches.safetensors", out, str(steps), str(hf.LEARNING_RATE), precision, hf.DEVICE],
+                   check=True)
     results = {name: value.double() for name, value in load_file(out / "results.safetensors").items()}
-    run = hf.Run(logits=results["logits"], trained=load(out / "trained"))
+    run = hf.Run(logits=results.get("logits"), trained=load(out / "trained"))
     if steps:
         run.losses, run.aux_losses, run.grad_norms = (results[k].tolist() for k in ("loss", "aux_loss", "grad_norm"))
         run.grads = load(out / "grads")
@@ -75,6 +77,11 @@ def experiment(shape: dict):
         if not hf.near_tie(truth, references, shape["num_experts_per_tok"]):
             return seed, model, batches, references, truth
     raise AssertionError("every seed came near a tie")
+
+
+def kinds(*some: str) -> list[str]:
+    """Of these the ones that the driver gives."""
+    return [kind for kind in some if kind != "logits" or hf.DEVICE == "cpu"]
 
 
 def token_losses(logits: torch.Tensor, batch: list[torch.Tensor]) -> torch.Tensor:
@@ -108,8 +115,8 @@ class Training(unittest.TestCase):
                 seed, model, batches, references, truth = experiment(shape)
                 model.save_pretrained(self.folder / name / "model")
                 ours = run_driver(self.folder / name / "model", batches, self.folder / name / "out", STEPS)
-                print(f"{name}: seed {seed}; {report(ours, references, truth)}", flush=True)
-                self.assertEqual(excesses(ours, references, truth), [])
+                print(f"{name}: seed {seed}; {report(ours, references, truth, kinds(*KINDS))}", flush=True)
+                self.assertEqual(excesses(ours, references, truth, kinds(*KINDS)), [])
                 if "without tokens" in name:
                     self.assertFalse(all(g.flatten(1).any(1).all() for n, g in truth.grads.items() if "gate_up" in n), "all had some")
 
@@ -120,10 +127,21 @@ class Training(unittest.TestCase):
         for key, factor in {"rms_norm_eps": 3.0, "router_aux_loss_coef": 1.001}.items():
             wrong = hf.train(hf.copy_of(model, **{key: factor * getattr(model.config, key)}), batches, 1)
             self.assertNotEqual(excesses(wrong, references, truth, ("grads",)), [], key)
+        ours = self.of_a_wrong_model(model, batches, "fp32", 1 + 1e-5)
+        self.assertNotEqual(excesses(ours, references, truth, ("grads",)), [])
 
-    @unittest.skipUnless("bf16" in Path("/proc/cpuinfo").read_text(), "this processor has no bf16")
+    def of_a_wrong_model(self, model: MixtralForCausalLM, batches, precision: str, factor: float) -> hf.Run:
+        """Our first step on a model, one of whose matrices is wrong by a factor."""
+        wrong = hf.copy_of(model)
+        with torch.no_grad():
+            wrong.model.layers[1].self_attn.o_proj.weight.mul_(factor)
+        wrong.save_pretrained(self.folder / "wrong")
+        return run_driver(self.folder / "wrong", batches, self.folder / "wrong.out", 1, precision)
+
     def test_bf16(self):
         """One step. Every expert is chosen, since a rounding to bf16 may flip the choice of a few."""
+        if hf.DEVICE == "cpu" and "bf16" not in Path("/proc/cpuinfo").read_text():
+            self.skipTest("this processor has no bf16")
         shape = SHAPES["every expert, one key head, wide heads"]
         model, batches = hf.random_model(1, **shape), random_batches(1, shape["vocab_size"])
         model.save_pretrained(self.folder / "model")
@@ -131,9 +149,10 @@ class Training(unittest.TestCase):
         with hf.all_in_double():
             truth = hf.train(hf.in_double(model), batches, 1)
         references = [hf.train(hf.copy_of(model, *implementations), batches, 1, autocast=True) for implementations in REFERENCES]
-        kinds = ("logits", "grads")
-        print(f"bf16: {report(ours, references, truth, kinds)}", flush=True)
-        self.assertEqual(excesses(ours, references, truth, kinds), [])
+        print(f"bf16: {report(ours, references, truth, kinds('logits', 'grads'))}", flush=True)
+        self.assertEqual(excesses(ours, references, truth, kinds("logits", "grads")), [])
+        wrong = self.of_a_wrong_model(model, batches, "bf16", 1.1)
+        self.assertNotEqual(excesses(wrong, references, truth, ("grads",)), [])
         # The loss is a mean, whose error is at most the tokens' root mean square error.
         strayed = max((token_losses(run.logits, batches[0]) - token_losses(truth.logits, batches[0])).square().mean().sqrt().item()
                       for run in references)
@@ -183,6 +202,12 @@ class Files(unittest.TestCase):
 
 if __name__ == "__main__":
     DRIVER = sys.argv.pop(1)
+    if "--device" in sys.argv:
+        hf.DEVICE = sys.argv.pop(sys.argv.index("--device") + 1)
+        sys.argv.remove("--device")
+        if hf.DEVICE == "cuda" and not torch.cuda.is_available():
+            print("skipped: PyTorch sees no card")
+            sys.exit(77)
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
