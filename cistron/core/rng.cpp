@@ -18,26 +18,32 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 4> c, std::array<uint32_t, 2
   return c;
 }
 
-uint64_t Rng::bits(uint64_t i) const {
-  // A block of the generator gives two 64-bit numbers.
-  const uint64_t block = i / 2;
-  const auto words = philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), static_cast<uint32_t>(stream_),
-                             static_cast<uint32_t>(stream_ >> 32)},
-                            {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)});
-  const size_t half = 2 * (i % 2);
-  return static_cast<uint64_t>(words[half + 1]) << 32 | words[half];
+namespace {
+
+double to_unit(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
+
+/// A block of the generator is two 64-bit numbers.
+std::array<uint64_t, 2> pair(uint64_t seed, uint64_t stream, uint64_t block) {
+  const auto words = philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), static_cast<uint32_t>(stream),
+                             static_cast<uint32_t>(stream >> 32)},
+                            {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  return {static_cast<uint64_t>(words[1]) << 32 | words[0], static_cast<uint64_t>(words[3]) << 32 | words[2]};
 }
 
-double Rng::uniform(uint64_t i) const { return static_cast<double>(bits(i) >> 11) * 0x1p-53; }
+}  // namespace
+
+uint64_t Rng::bits(uint64_t i) const { return pair(seed_, stream_, i / 2)[i % 2]; }
+
+double Rng::uniform(uint64_t i) const { return to_unit(bits(i)); }
 
 uint64_t Rng::below(uint64_t i, uint64_t bound) const {
   return static_cast<uint64_t>((static_cast<unsigned __int128>(bits(i)) * bound) >> 64);
 }
 
 double Rng::normal(uint64_t i) const {
-  const double u1 = 1.0 - uniform(2 * i);  // (0, 1]: log stays finite
-  const double u2 = uniform(2 * i + 1);
-  return std::sqrt(-2.0 * std::log(u1)) * std::cos(2.0 * std::numbers::pi * u2);
+  const auto [first, second] = pair(seed_, stream_, i);
+  const double u1 = 1.0 - to_unit(first);  // (0, 1]: log stays finite
+  return std::sqrt(-2.0 * std::log(u1)) * std::cos(2.0 * std::numbers::pi * to_unit(second));
 }
 
 uint64_t stream_of(const char* name) {
