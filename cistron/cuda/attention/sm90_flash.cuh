@@ -30,9 +30,9 @@ __device__ __forceinline__ void load_tile(uint32_t to, const CUtensorMap* map, i
     device::load_box(to + panel * kRows * 128, map, {column + panel * 64, row, 0}, barrier);
 }
 
-/// Stages of a ring: `full` when their bytes have come (and, with kOthers, that many threads have written), `empty` when every
-/// math warp is done with them.
-template <int kStages>
+/// Stages of a ring: `full` when their bytes have come and the other fillers have written, `empty` when every math warp is done
+/// with them. `kRead`: lanes read a stage themselves, and each hands it back itself.
+template <int kStages, bool kRead = false>
 struct Ring {
   uint32_t barriers;  // full[kStages], empty[kStages]
   int stage = 0;
@@ -44,7 +44,7 @@ struct Ring {
   __device__ void init(int fillers, int math_warps) const {
     for (int s = 0; s < kStages; ++s) {
       device::barrier_init(barriers + s * 8, fillers);
-      device::barrier_init(barriers + (kStages + s) * 8, math_warps);
+      device::barrier_init(barriers + (kStages + s) * 8, math_warps * (kRead ? device::kWarp : 1));
     }
   }
   __device__ void advance() {
@@ -54,7 +54,7 @@ struct Ring {
   __device__ void wait_full() const { device::barrier_wait(full(), phase); }
   __device__ void wait_empty() const { device::barrier_wait(empty(), phase ^ 1); }
   __device__ void release() const {
-    if (device::lane_index() == 0) device::barrier_arrive(empty());
+    if (kRead || device::lane_index() == 0) device::barrier_arrive(empty());
   }
 };
 

@@ -28,7 +28,8 @@ struct BackwardTile {
   static constexpr uint32_t kStatistics = kStagesAt + kStages * kStageBytes;
   static constexpr uint32_t kStatisticsBytes = kByKey ? 2 * kColumns * 4 : 0;
   static constexpr uint32_t kBarriers = kStatistics + kStages * kStatisticsBytes;
-  static constexpr uint32_t kRanges = kBarriers + Ring<kStages>::kBytes + 8;
+  using StageRing = Ring<kStages, kByKey>;  // by key, lanes read lse and delta
+  static constexpr uint32_t kRanges = kBarriers + StageRing::kBytes + 8;
   static constexpr int kBytes = kRanges + sizeof(RowRanges<kByKey, kRows>);
   static constexpr int kFillers = 1 + (kByKey ? device::kWarp : 0);  // the copy engine; lanes that write lse and delta
 };
@@ -41,9 +42,9 @@ struct Problem {
 template <class Tile>
 struct Shared {
   uint32_t base;
-  Ring<Tile::kStages> ring{base + Tile::kBarriers};
+  typename Tile::StageRing ring{base + Tile::kBarriers};
 
-  [[nodiscard]] __device__ uint32_t rows_full() const { return base + Tile::kBarriers + Ring<Tile::kStages>::kBytes; }
+  [[nodiscard]] __device__ uint32_t rows_full() const { return base + Tile::kBarriers + Tile::StageRing::kBytes; }
   [[nodiscard]] __device__ uint32_t columns1() const { return base + Tile::kStagesAt + ring.stage * Tile::kStageBytes; }
   [[nodiscard]] __device__ uint32_t columns2() const { return columns1() + Tile::kColumnBytes; }
   [[nodiscard]] __device__ uint32_t statistics() const { return Tile::kStatistics + ring.stage * Tile::kStatisticsBytes; }
