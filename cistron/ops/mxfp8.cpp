@@ -39,6 +39,15 @@ void check_copies(const char* op, const MxTensor& t) {
                 "[{}] copies with scale groups of {} and {}: one group wanted", op, t.rows.group, t.columns.group);
 }
 
+void check_norm(const char* op, const Mxfp8Quantize& args) {
+  check_tensor(op, "rstd", args.rstd, {args.x.dim(0)}, DType::kF32);
+  check_tensor(op, "norm_weight", args.norm_weight, {args.x.dim(1)}, DType::kF32);
+  for (const MxOperand* copy : {&args.out.rows, &args.out.columns})
+    CISTRON_CHECK(!copy->defined() || copy->group == 128, "[{}] norms are quantised in scale groups of 128, not {}", op,
+                  copy->group);
+  CISTRON_CHECK(!args.source_row.defined(), "[{}] norms are quantised where they lie, not gathered", op);
+}
+
 }  // namespace
 
 void check_operand(const char* op, const MxOperand& x) {
@@ -76,6 +85,7 @@ void mxfp8_quantize(Context& ctx, const Mxfp8Quantize& args) {
   const int64_t rows = args.source_row.defined() ? args.source_row.dim(0) : args.x.dim(0);
   if (args.source_row.defined()) check_tensor(kOp, "source_row", args.source_row, {rows}, DType::kI32);
   if (args.starts.defined()) check_tensor(kOp, "starts", args.starts, {args.starts.dim(0)}, DType::kI32);
+  if (args.rstd.defined()) check_norm(kOp, args);
   check_elements(kOp, args.out.rows, {rows, args.x.dim(1)});
   check_elements(kOp, args.out.columns, {args.x.dim(1), round_up(rows, kRowPadding)});
   dispatch(kOp, ctx, args, cpu::mxfp8_quantize, cuda::mxfp8_quantize);

@@ -28,12 +28,15 @@ MxTensor mxfp8_empty_weights(const Context& ctx, const Shape& shape, int64_t gro
 
 /// out = x, or with `source_row` out[r, :] = x[source_row[r], :], and zeros where that is -1. K must be a multiple of the group;
 /// R need not be: what a copy holds past row R is zeros. With `starts`, rows from starts[E] (a multiple of 128) on are neither
-/// read nor written.
+/// read nor written. With `rstd` out is the norm's output (ops/rms_norm.h), x[r, k] rstd[r] norm_weight[k], as rounded to x's
+/// dtype: every byte is that of rms_norm_forward's `out`; group 128, no `source_row`.
 struct Mxfp8Quantize {
   const Tensor& x;  // [T, K], f32 or bf16; T = R without source_row
   const MxTensor& out;
-  Tensor source_row = {};  // [R] i32
-  Tensor starts = {};      // [E + 1] i32, `Groups::starts`
+  Tensor source_row = {};   // [R] i32
+  Tensor starts = {};       // [E + 1] i32, `Groups::starts`
+  Tensor rstd = {};         // [R] f32
+  Tensor norm_weight = {};  // [K] f32
 };
 void mxfp8_quantize(Context& ctx, const Mxfp8Quantize& args);
 

@@ -10,7 +10,7 @@ struct RmsNormForward {
   const Tensor& x;  // [T, H]
   const Tensor& w;  // [H] f32
   float eps = 1e-5F;
-  const Tensor& out;   // [T, H], x's dtype
+  const Tensor& out;   // [T, H], x's dtype; undefined: rstd alone is wanted
   const Tensor& rstd;  // [T] f32
 };
 void rms_norm_forward(Context& ctx, const RmsNormForward& args);
@@ -22,7 +22,7 @@ struct AddRmsNormForward {
   const Tensor& w;  // [H] f32
   float eps = 1e-5F;
   const Tensor& sum;   // [T, H], a's dtype; may alias a or b
-  const Tensor& out;   // [T, H], a's dtype
+  const Tensor& out;   // [T, H], a's dtype; undefined: not wanted
   const Tensor& rstd;  // [T] f32
 };
 void add_rms_norm_forward(Context& ctx, const AddRmsNormForward& args);

@@ -1,4 +1,5 @@
 // The quantisers on the card against the CPU's, bit for bit.
+#include "cistron/ops/rms_norm.h"
 #include "tests/cuda/support.h"
 #include "tests/ops/mxfp8_support.h"
 
@@ -62,6 +63,33 @@ class CudaMxfp8 : public testing::Test {
   CpuContext cpu_{2};
   CudaContext cuda_;
 };
+
+TEST_F(CudaMxfp8, OfANormEqualsTheNormQuantised) {
+  for (const Param& p : {Param{128, 300, 256, DType::kBF16}, Param{128, 127, 384, DType::kF32}, Param{128, 1, 128, DType::kBF16},
+                         Param{128, 1000, 2048, DType::kBF16}}) {
+    const Shape shape{p.rows, p.depth};
+    const Tensor a = to_device(cuda_, random_tensor(cpu_, shape, p.dtype, 45)),
+                 w = random_tensor(cpu_, {p.depth}, DType::kF32, 46);
+    const Tensor b = to_device(cuda_, random_tensor(cpu_, shape, p.dtype, 47)), weight = to_device(cuda_, w);
+    const auto poisoned_there = [&](const Shape& s, DType dtype) { return poisoned_on_device(cuda_, s, dtype); };
+    const Tensor y = poisoned_there(shape, p.dtype), sum = poisoned_there(shape, p.dtype),
+                 sum_alone = poisoned_there(shape, p.dtype);
+    const Tensor rstd = poisoned_there({p.rows}, DType::kF32), rstd_alone = poisoned_there({p.rows}, DType::kF32);
+    ops::add_rms_norm_forward(cuda_, {.a = a, .b = b, .w = weight, .sum = sum, .out = y, .rstd = rstd});
+    ops::add_rms_norm_forward(cuda_, {.a = a, .b = b, .w = weight, .sum = sum_alone, .out = {}, .rstd = rstd_alone});
+    EXPECT_TRUE(same_bits(to_host(cpu_, sum_alone), to_host(cpu_, sum)));
+    EXPECT_TRUE(same_bits(to_host(cpu_, rstd_alone), to_host(cpu_, rstd)));
+    const auto quantized = [&](const ops::Mxfp8Quantize& args) {
+      poison_on_device(args.out);
+      ops::mxfp8_quantize(cuda_, args);
+      return to_host(cpu_, args.out);
+    };
+    const auto out = [&] { return ops::mxfp8_empty(cuda_, p.rows, p.depth, 128); };
+    const auto want = quantized({.x = y, .out = out()});
+    EXPECT_TRUE(same_bits(quantized({.x = sum, .out = out(), .rstd = rstd, .norm_weight = weight}), want));
+    EXPECT_FALSE(same_bits(quantized({.x = sum, .out = out()}), want));  // control: without the norm
+  }
+}
 
 TEST_F(CudaMxfp8, EveryBf16Value) {
   const Tensor x = cpu_.empty({512, 128}, DType::kBF16);

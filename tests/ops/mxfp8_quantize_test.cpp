@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "cistron/ops/mxfp8_format.h"
+#include "cistron/ops/rms_norm.h"
 #include "tests/ops/mxfp8_support.h"
 
 namespace cistron {
@@ -67,6 +68,47 @@ TEST(Mxfp8QuantizeSegments, RowsPastTheLastAreLeftAlone) {
     test::reference_quantize(x, {}, 128, want);
     EXPECT_TRUE(same_bits(got, want));
   }
+}
+
+TEST(Mxfp8QuantizeNorm, EqualsTheNormQuantised) {
+  CpuContext ctx(3);
+  for (const Param& p : {Param{128, 300, 256, DType::kBF16}, Param{128, 127, 384, DType::kF32}, Param{128, 1, 128, DType::kBF16},
+                         Param{128, 0, 128, DType::kBF16}}) {
+    const Shape shape{p.rows, p.depth};
+    const Tensor x = test::random_tensor(ctx, shape, p.dtype, 15);
+    const Tensor w = test::random_tensor(ctx, {p.depth}, DType::kF32, 16),
+                 other = test::random_tensor(ctx, {p.depth}, DType::kF32, 17);
+    const Tensor y = test::poisoned(ctx, shape, p.dtype), rstd = test::poisoned(ctx, {p.rows}, DType::kF32);
+    const Tensor rstd_alone = test::poisoned(ctx, {p.rows}, DType::kF32);
+    ops::rms_norm_forward(ctx, {.x = x, .w = w, .out = y, .rstd = rstd});
+    ops::rms_norm_forward(ctx, {.x = x, .w = w, .out = {}, .rstd = rstd_alone});
+    EXPECT_TRUE(same_bits(rstd_alone, rstd));
+    const auto quantized = [&](const Tensor& of, const Tensor& weight) {
+      const auto out = ops::mxfp8_empty(ctx, p.rows, p.depth, 128);
+      test::poison(out);
+      ops::mxfp8_quantize(ctx, {.x = of, .out = out, .rstd = weight.defined() ? rstd : Tensor{}, .norm_weight = weight});
+      return out;
+    };
+    const auto want = ops::mxfp8_empty(ctx, p.rows, p.depth, 128);
+    test::poison(want);
+    test::reference_quantize(y, {}, round_up(p.rows, 128), want);
+    EXPECT_TRUE(same_bits(quantized(y, {}), want)) << p.rows;
+    EXPECT_TRUE(same_bits(quantized(x, w), want)) << p.rows;
+    EXPECT_EQ(same_bits(quantized(x, other), want) == true, p.rows == 0);
+  }
+}
+
+TEST(Mxfp8QuantizeNorm, RefusesWhatItDoesNotDo) {
+  CpuContext ctx;
+  const Tensor x = ctx.empty({4, 128}), w = ctx.empty({128}), rstd = ctx.empty({4}), rows = test::random_ints(ctx, {4}, 1, 4);
+  const auto refused = [&](int64_t group, const Tensor& source_row, const Tensor& weight) {
+    const auto out = ops::mxfp8_empty(ctx, 4, 128, group);
+    return error_of(
+        [&] { ops::mxfp8_quantize(ctx, {.x = x, .out = out, .source_row = source_row, .rstd = rstd, .norm_weight = weight}); });
+  };
+  EXPECT_THAT(refused(32, {}, w), testing::HasSubstr("scale groups of 128, not 32"));
+  EXPECT_THAT(refused(128, rows, w), testing::HasSubstr("not gathered"));
+  EXPECT_THAT(refused(128, {}, rstd), testing::HasSubstr("norm_weight"));
 }
 
 TEST(Mxfp8QuantizeBf16, EveryValue) {

@@ -19,7 +19,8 @@ struct Source {
   int64_t rows = 0;      // of x or of the gather; zeros follow
   int64_t width = 0;
   const int32_t* source_row = nullptr;
-  bool transposed = false;  // the operand's rows are x's columns
+  const float *rstd = nullptr, *norm_weight = nullptr;  // both or neither
+  bool transposed = false;                              // the operand's rows are x's columns
 
   [[nodiscard]] const T* row(int64_t r) const {
     if (r >= rows) return nullptr;
@@ -50,6 +51,19 @@ void load_tile(const Source<T>& source, const Extent& at, float* tile) {
       for (int64_t j = 0; j < length; ++j) to[j * step] = static_cast<float>(line[j]);
     }
   }
+}
+
+/// The norm's output, as rounded to T, in the place of what was loaded.
+template <class T>
+void norm_tile(const Source<T>& source, const Extent& at, float* tile) {
+  for (int64_t r = 0; r < at.rows; ++r)
+    for (int64_t k = 0; k < at.depth; ++k) {
+      const int64_t row = source.transposed ? at.k + k : at.row + r;
+      const int64_t column = source.transposed ? at.row + r : at.k + k;
+      if (row >= source.rows) continue;
+      float& value = tile[r * kTile + k];
+      value = static_cast<float>(T(value * source.rstd[row] * source.norm_weight[column]));
+    }
 }
 
 uint32_t amax_bits(const float* tile, int64_t rows, int64_t depth) {
@@ -92,6 +106,7 @@ void encode(Context& ctx, const Source<T>& source, const ops::MxOperand& out, in
                     .depth = std::min(kTile, depth - k)};
     const auto tile = std::make_unique_for_overwrite<float[]>(kTile * kTile);
     load_tile(source, at, tile.get());
+    if (source.rstd != nullptr) norm_tile(source, at, tile.get());
     encode_tile(tile.get(), out, expert, at);
   });
 }
@@ -109,6 +124,7 @@ void quantize(Context& ctx, const ops::Mxfp8Quantize& args) {
   const bool gathers = args.source_row.defined();
   Source<T> source{.x = args.x.data<T>(), .rows = gathers ? args.source_row.dim(0) : args.x.dim(0), .width = args.x.dim(1)};
   if (gathers) source.source_row = args.source_row.data<int32_t>();
+  if (args.rstd.defined()) source.rstd = args.rstd.data<float>(), source.norm_weight = args.norm_weight.data<float>();
   int64_t padded = round_up(source.rows, kTile);
   if (args.starts.defined()) {
     padded = args.starts.data<int32_t>()[args.starts.dim(0) - 1];

@@ -9,7 +9,7 @@ namespace cistron::cpu {
 
 namespace {
 
-/// Gives rstd.
+/// Gives rstd; out may be null.
 template <class T>
 float forward_row(const T* x, const float* w, float eps, int64_t hidden, T* out) {
   F16 squares{};
@@ -18,8 +18,13 @@ float forward_row(const T* x, const float* w, float eps, int64_t hidden, T* out)
     squares += v * v;
   });
   const float rstd = 1.0F / std::sqrt(horizontal_sum(squares) / static_cast<float>(hidden) + eps);
-  for_lanes(hidden, [=](Lanes l) { l.store(out, l.load(x) * rstd * l.load(w)); });
+  if (out != nullptr) for_lanes(hidden, [=](Lanes l) { l.store(out, l.load(x) * rstd * l.load(w)); });
   return rstd;
+}
+
+template <class T>
+T* data_or_null(const Tensor& tensor) {
+  return tensor.defined() ? tensor.data<T>() : nullptr;
 }
 
 template <class T>
@@ -85,11 +90,12 @@ void rms_norm_forward(Context& ctx, const ops::RmsNormForward& args) {
     const int64_t hidden = args.x.dim(1);
     const T* x = args.x.data<T>();
     const auto* w = args.w.data<float>();
-    T* out = args.out.data<T>();
+    T* out = data_or_null<T>(args.out);
     auto* rstd = args.rstd.data<float>();
     const float eps = args.eps;
-    for_rows(ctx, args.x.dim(0), hidden,
-             [=](int64_t t) { rstd[t] = forward_row(x + t * hidden, w, eps, hidden, out + t * hidden); });
+    for_rows(ctx, args.x.dim(0), hidden, [=](int64_t t) {
+      rstd[t] = forward_row(x + t * hidden, w, eps, hidden, out == nullptr ? nullptr : out + t * hidden);
+    });
   });
 }
 
@@ -99,13 +105,13 @@ void add_rms_norm_forward(Context& ctx, const ops::AddRmsNormForward& args) {
     const int64_t hidden = args.a.dim(1);
     const T *a = args.a.data<T>(), *b = args.b.data<T>();
     const auto* w = args.w.data<float>();
-    T *sum = args.sum.data<T>(), *out = args.out.data<T>();
+    T *sum = args.sum.data<T>(), *out = data_or_null<T>(args.out);
     auto* rstd = args.rstd.data<float>();
     const float eps = args.eps;
     for_rows(ctx, args.a.dim(0), hidden, [=](int64_t t) {
       const int64_t row = t * hidden;
       for_lanes(hidden, [=](Lanes l) { l.store(sum + row, l.load(a + row) + l.load(b + row)); });
-      rstd[t] = forward_row(sum + row, w, eps, hidden, out + row);
+      rstd[t] = forward_row(sum + row, w, eps, hidden, out == nullptr ? nullptr : out + row);
     });
   });
 }

@@ -31,7 +31,7 @@ struct ForwardRows {
   const T* added;  // null: none
   T* sum;          // of x and `added`
   const float* w;
-  T* out;
+  T* out;  // null: not wanted
   float* rstd;
   float eps;
   int32_t rows = 0;
@@ -78,13 +78,14 @@ __global__ void __launch_bounds__(device::kLineThreads) forward_kernel(ForwardRo
   sum = device::line_sum(sum, shared);
 
   const float rstd = 1.0F / sqrtf(sum / static_cast<float>(p.row_chunks * kWidth) + p.eps);
+  if (row < p.rows && lane == 0) p.rstd[row] = rstd;
+  if (p.out == nullptr) return;
 #pragma unroll
   for (int i = 0; i < kLineChunks; ++i)
     if (lane + i * step < n) write_normed(out, lane + i * step, device::floats(kept[i]), rstd, p.w);
   const T* again = kAdds ? p.sum : p.x;  // this thread wrote the sum
   for (int c = lane + kLineChunks * step; c < n; c += step)
     write_normed(out, c, device::floats(device::load_chunk<kWidth>(again, begin + c)), rstd, p.w);
-  if (row < p.rows && lane == 0) p.rstd[row] = rstd;
 }
 
 template <class T, int kWidth, bool kAdds>

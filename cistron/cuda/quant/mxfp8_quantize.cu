@@ -30,7 +30,10 @@ void quantize(Context& ctx, const ops::Mxfp8Quantize& args) {
   const dim3 grid(narrow<uint32_t>(ceil_div(kernel.width, kQuantTile)), narrow<uint32_t>(ceil_div(kernel.rows, kQuantTile)));
   CISTRON_CHECK(grid.y < 65536, "[mxfp8_quantize] {} rows are more than one launch takes", kernel.rows);
   if (grid.x * grid.y == 0) return;
-  const auto run = group == 128 ? mxfp8_quantize_kernel<T, 128> : mxfp8_quantize_kernel<T, 32>;
+  if (args.rstd.defined()) kernel.rstd = args.rstd.data<float>(), kernel.norm_weight = args.norm_weight.data<float>();
+  const auto run = args.rstd.defined() ? mxfp8_quantize_kernel<T, 128, true>
+                   : group == 128      ? mxfp8_quantize_kernel<T, 128>
+                                       : mxfp8_quantize_kernel<T, 32>;
   run<<<grid, kQuantThreads, 0, stream(ctx)>>>(kernel);
   CISTRON_CUDA_CHECK(cudaGetLastError());
 }

@@ -3,6 +3,7 @@
 // One block makes one 128 x 128 tile, a whole number of scale groups both ways, so blocks share nothing; bit-equal with the CPU.
 #include <cstdint>
 
+#include "cistron/cuda/quant/mxfp8_norm.cuh"
 #include "cistron/cuda/quant/mxfp8_tile.cuh"
 
 namespace cistron::cuda {
@@ -21,6 +22,8 @@ struct QuantArgs {
   int64_t width = 0;
   const int32_t* source_row = nullptr;
   const int32_t* end = nullptr;  // rows from *end on are left alone
+  const float* rstd = nullptr;   // [rows], and [width] below: of the norm, where x is normed first
+  const float* norm_weight = nullptr;
   QuantCopy row_wise;
   QuantCopy turned;
 };
@@ -108,7 +111,7 @@ __device__ __forceinline__ void column_scales(const ColumnAmax& partial, const Q
 }
 
 /// Activations: a scale for each row and group, and for each column and group of rows.
-template <class T, int kGroup>
+template <class T, int kGroup, bool kNorm = false>
 __global__ void __launch_bounds__(kQuantThreads) mxfp8_quantize_kernel(const QuantArgs args) {
   __shared__ alignas(16) TurnedTile tile;
   __shared__ ColumnAmax partial;
@@ -119,6 +122,8 @@ __global__ void __launch_bounds__(kQuantThreads) mxfp8_quantize_kernel(const Qua
 
   Octet<T> x[8];
   load_block(args, me, row0, column0, x);
+  if constexpr (kNorm)
+    norm_block(args.rstd + row0 + me.row, args.norm_weight + column0 + me.column, args.rows - row0 - me.row, x);
   BlockAmax<T> amax(x);
   if (args.turned.elements != nullptr) partial.put(amax.column, me);
   float inverse[8];
