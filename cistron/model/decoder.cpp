@@ -5,6 +5,8 @@
 
 #include "cistron/core/error.h"
 #include "cistron/model/decoder_layer.h"
+#include "cistron/nn/residual.h"
+#include "cistron/nn/rms_norm.h"
 #include "cistron/ops/cross_entropy.h"
 #include "cistron/ops/elementwise.h"
 #include "cistron/ops/embedding.h"
@@ -47,7 +49,8 @@ ModelConfig validated(ModelConfig config) {
 
 Decoder::Decoder(const ModelConfig& config, const DecoderOptions& options)
     : config_(validated(config)),
-      final_norm_({.name = "final_norm", .hidden = config_.hidden, .eps = static_cast<float>(config_.rms_eps)}) {
+      final_norm_(nn::Residual{},
+                  nn::RmsNorm({.name = "final_norm", .hidden = config_.hidden, .eps = static_cast<float>(config_.rms_eps)})) {
   const auto std = static_cast<float>(config_.init_std);
   const Shape table{config_.vocabulary, config_.hidden};
   embedding_ = {.name = "embedding", .shape = table, .init_std = std};
@@ -71,9 +74,19 @@ std::vector<const Parameter*> Decoder::parameters() const {
     const auto some = layer->parameters();
     all.insert(all.end(), some.begin(), some.end());
   }
-  all.push_back(&final_norm_.weight());
+  all.push_back(final_norm_.parameters().front());
   if (!config_.tied_head) all.push_back(&head_);
   return all;
+}
+
+std::string Decoder::plan(const Context& ctx) const {
+  std::string text;
+  for (size_t first = 0, end = 0; first < layers_.size(); first = end) {
+    const std::string lines = layers_[first]->plan(ctx);
+    while (end < layers_.size() && layers_[end]->plan(ctx) == lines) ++end;
+    text += fmt::format("layers {} to {}\n{}", first, end - 1, lines);
+  }
+  return text + "after them\n" + final_norm_.plan(ctx);
 }
 
 void Decoder::require_fused(const Context& ctx) const {
@@ -96,13 +109,15 @@ void Decoder::train_step(Context& ctx, const nn::Batch& batch, const StepState& 
   nn::Saved saved;
   Tensor stats = ctx.empty(losses.router.shape(), DType::kF64);
   ops::zero(ctx, {.out = stats});
-  Tensor x = embed(ctx, batch);
+  nn::Flow flow{.stream = embed(ctx, batch)};
   for (size_t i = 0; i < layers_.size(); ++i)
-    x = layers_[i]->forward(ctx, x, batch, recompute, saved, stats, choices_of(batch, static_cast<int64_t>(i)));
+    layers_[i]->forward(ctx, flow, batch, recompute, saved, stats, choices_of(batch, static_cast<int64_t>(i)));
   if (ctx.mesh != nullptr) ctx.mesh->world().all_reduce(stats).wait();
   ops::add(ctx, {.a = losses.router, .b = stats, .out = losses.router});
 
-  const Tensor normed = final_norm_.forward(ctx, x, saved);
+  final_norm_.run(ctx, flow, saved);
+  const Tensor normed = flow.x;
+  flow = {};
   Tensor dnormed = ctx.empty(normed.shape()), nll = ctx.empty({tokens}, DType::kF32);
   ops::linear_cross_entropy(ctx, {.x = normed,
                                   .w = ctx.weights(head()),
@@ -120,26 +135,27 @@ void Decoder::train_step(Context& ctx, const nn::Batch& batch, const StepState& 
   const nn::Router::AuxLosses aux{.stats = stats,
                                   .balance = router_scale * static_cast<float>(config_.aux_loss),
                                   .z = router_scale * static_cast<float>(config_.z_loss)};
-  Tensor dx = ctx.empty(x.shape());
-  x = {};
-  final_norm_.backward(ctx, dnormed, saved, dx, /*accumulate_dx=*/false);
-  for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) (*layer)->backward(ctx, dx, batch, recompute, saved, aux);
-  ops::embedding_backward(ctx, {.dy = dx, .tokens = batch.tokens, .dtable = ctx.grad(embedding_)});
+  nn::Flow gradient{.x = dnormed};
+  final_norm_.run_back(ctx, gradient, saved);
+  for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer)
+    (*layer)->backward(ctx, gradient, batch, recompute, saved, aux);
+  ops::embedding_backward(ctx, {.dy = gradient.stream, .tokens = batch.tokens, .dtable = ctx.grad(embedding_)});
   ctx.grad_ready(embedding_);
 }
 
 Tensor Decoder::hidden_states(Context& ctx, const nn::Batch& batch, const Tensor& router_stats, std::span<const Tensor> caches) {
   CISTRON_CHECK(caches.empty() || caches.size() == layers_.size(), "[decoder] {} caches for {} layers", caches.size(),
                 layers_.size());
-  Tensor x = embed(ctx, batch);
+  nn::Flow flow{.stream = embed(ctx, batch)};
   nn::Batch of_layer = batch;
   for (size_t i = 0; i < layers_.size(); ++i) {
     nn::Saved dropped;
     if (!caches.empty()) of_layer.cache = caches[i];
-    x = layers_[i]->forward(ctx, x, of_layer, Recompute::kNone, dropped, router_stats, {});
+    layers_[i]->forward(ctx, flow, of_layer, Recompute::kNone, dropped, router_stats, {});
   }
   nn::Saved dropped;
-  return final_norm_.forward(ctx, x, dropped);
+  final_norm_.run(ctx, flow, dropped);
+  return flow.x;
 }
 
 void Decoder::head_logits(Context& ctx, const Tensor& normed, const Tensor& logits) {

@@ -10,8 +10,7 @@
 #include "cistron/model/config.h"
 #include "cistron/model/mxfp8_layers.h"
 #include "cistron/nn/batch.h"
-#include "cistron/nn/rms_norm.h"
-#include "cistron/nn/saved.h"
+#include "cistron/nn/sequential.h"
 
 namespace cistron::model {
 
@@ -59,6 +58,8 @@ class Decoder {
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   /// In the order of the forward pass.
   [[nodiscard]] std::vector<const Parameter*> parameters() const;
+  /// What runs, forward and backward, where the fuser has a say: lines for each run of layers that are alike.
+  [[nodiscard]] std::string plan(const Context& ctx) const;
   /// Throws Error(kUsage) where a layer's experts would run unfused, with the predicates that refused.
   void require_fused(const Context& ctx) const;
 
@@ -87,7 +88,7 @@ class Decoder {
 
   ModelConfig config_;
   Parameter embedding_, head_;
-  nn::RmsNorm final_norm_;
+  nn::Sequential final_norm_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
 };
 

@@ -1,6 +1,7 @@
 #include "cistron/model/decoder_layer.h"
 
-#include "cistron/ops/elementwise.h"
+#include "cistron/nn/residual.h"
+#include "cistron/nn/rms_norm.h"
 
 namespace cistron::model {
 
@@ -28,74 +29,81 @@ nn::MoeBlock::Options moe_options(const ModelConfig& c, const LayerOptions& o) {
           .held = o.held};
 }
 
-Tensor sum(Context& ctx, const Tensor& a, const Tensor& b) {
-  Tensor out = ctx.empty(a.shape());
-  ops::add(ctx, {.a = a, .b = b, .out = out});
-  return out;
+nn::RmsNorm norm(const ModelConfig& c, const std::string& name) {
+  return nn::RmsNorm({.name = name, .hidden = c.hidden, .eps = static_cast<float>(c.rms_eps)});
+}
+
+nn::Sequential attention_norm(const ModelConfig& c, const LayerOptions& o) {
+  const nn::RmsNorm of_layer = norm(c, o.name + ".attention_norm");
+  if (!o.mxfp8_attention) return nn::Sequential{nn::Residual{}, of_layer};
+  return nn::Sequential{nn::Residual{}, of_layer, nn::Quantize{}};
 }
 
 }  // namespace
 
 DecoderLayer::DecoderLayer(const ModelConfig& c, const LayerOptions& o)
-    : attention_norm_({.name = o.name + ".attention_norm", .hidden = c.hidden, .eps = static_cast<float>(c.rms_eps)}),
-      moe_norm_({.name = o.name + ".moe_norm", .hidden = c.hidden, .eps = static_cast<float>(c.rms_eps)}),
+    : attention_norm_(attention_norm(c, o)),
+      moe_norm_(nn::Residual{}, norm(c, o.name + ".moe_norm")),
       attention_(attention_options(c, o)),
       moe_(moe_options(c, o)) {}
 
-Tensor DecoderLayer::attention_forward(Context& ctx, const Tensor& x, const nn::Batch& batch, nn::Saved& saved) const {
-  return attention_.forward(ctx, attention_norm_.forward(ctx, x, saved), batch, saved);
+void DecoderLayer::attention_forward(Context& ctx, nn::Flow& flow, const nn::Batch& batch, nn::Saved& saved) const {
+  attention_norm_.run(ctx, flow, saved);
+  flow.x = attention_.forward(ctx, flow, batch, saved);
+  flow.mx = {};
 }
 
-DecoderLayer::MoeOutput DecoderLayer::moe_forward(Context& ctx, const nn::RmsNorm::Sum& h, nn::Saved& saved, const Tensor& stats,
-                                                  const Tensor& replay) const {
-  const auto [y, experts] = moe_.forward(ctx, h.y, saved, stats, replay);
-  return {.y = sum(ctx, h.x, y), .experts = experts};
+Tensor DecoderLayer::moe_forward(Context& ctx, nn::Flow& flow, nn::Saved& saved, const Tensor& stats,
+                                 const Tensor& replay) const {
+  moe_norm_.run(ctx, flow, saved);
+  const auto [y, experts] = moe_.forward(ctx, flow.x, saved, stats, replay);
+  flow.x = y;
+  return experts;
 }
 
-void DecoderLayer::attention_backward(Context& ctx, const Tensor& dx, const nn::Batch& batch, nn::Saved& saved) const {
-  const Tensor dnormed = attention_.backward(ctx, dx, batch, saved);
-  attention_norm_.backward(ctx, dnormed, saved, dx);
+void DecoderLayer::attention_backward(Context& ctx, nn::Flow& gradient, const nn::Batch& batch, nn::Saved& saved) const {
+  gradient.x = attention_.backward(ctx, gradient.x, batch, saved);
+  attention_norm_.run_back(ctx, gradient, saved);
 }
 
-void DecoderLayer::moe_backward(Context& ctx, const Tensor& dx, nn::Saved& saved, const nn::Router::AuxLosses& aux) const {
-  const Tensor dnormed = moe_.backward(ctx, dx, aux, saved);
-  moe_norm_.backward(ctx, dnormed, saved, dx);
+void DecoderLayer::moe_backward(Context& ctx, nn::Flow& gradient, nn::Saved& saved, const nn::Router::AuxLosses& aux) const {
+  gradient.x = moe_.backward(ctx, gradient.x, aux, saved);
+  moe_norm_.run_back(ctx, gradient, saved);
 }
 
-Tensor DecoderLayer::forward(Context& ctx, const Tensor& x, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
-                             const Tensor& router_stats, const Tensor& choices) const {
+void DecoderLayer::forward(Context& ctx, nn::Flow& flow, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
+                           const Tensor& router_stats, const Tensor& choices) const {
   nn::Saved dropped;
-  nn::Saved& moe_saved = recompute == Recompute::kNone ? saved : dropped;
-  nn::Saved& attention_saved = recompute == Recompute::kLayer ? dropped : saved;
-  const auto h = moe_norm_.forward_sum(ctx, x, attention_forward(ctx, x, batch, attention_saved), moe_saved);
-  const auto [y, experts] = moe_forward(ctx, h, moe_saved, router_stats, choices);
-  if (recompute != Recompute::kNone) {
-    saved.push("layer.input", recompute == Recompute::kLayer ? x : h.x);
-    saved.push("layer.experts", experts);
-  }
-  return y;
+  attention_forward(ctx, flow, batch, recompute == Recompute::kLayer ? dropped : saved);
+  const Tensor at_attention = flow.stream;
+  const Tensor experts = moe_forward(ctx, flow, recompute == Recompute::kNone ? saved : dropped, router_stats, choices);
+  if (recompute == Recompute::kNone) return;
+  saved.push("layer.stream", recompute == Recompute::kLayer ? at_attention : flow.stream);
+  saved.push("layer.experts", experts);
 }
 
-void DecoderLayer::backward(Context& ctx, const Tensor& dx, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
+void DecoderLayer::backward(Context& ctx, nn::Flow& gradient, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
                             const nn::Router::AuxLosses& aux) const {
   nn::Saved again;
   if (recompute != Recompute::kNone) {
     const Tensor experts = saved.pop("layer.experts");
-    const Tensor input = saved.pop("layer.input");
-    const auto h = recompute == Recompute::kLayer
-                       ? moe_norm_.forward_sum(ctx, input, attention_forward(ctx, input, batch, again), again)
-                       : nn::RmsNorm::Sum{.x = input, .y = moe_norm_.forward(ctx, input, again)};
-    moe_forward(ctx, h, again, {}, experts);
+    nn::Flow flow{.stream = saved.pop("layer.stream")};
+    if (recompute == Recompute::kLayer) attention_forward(ctx, flow, batch, again);
+    moe_forward(ctx, flow, again, {}, experts);
   }
-  moe_backward(ctx, dx, recompute == Recompute::kNone ? saved : again, aux);
-  attention_backward(ctx, dx, batch, recompute == Recompute::kLayer ? again : saved);
+  moe_backward(ctx, gradient, recompute == Recompute::kNone ? saved : again, aux);
+  attention_backward(ctx, gradient, batch, recompute == Recompute::kLayer ? again : saved);
+}
+
+std::string DecoderLayer::plan(const Context& ctx) const {
+  return attention_norm_.plan(ctx) + moe_norm_.plan(ctx) + moe_.plan(ctx);
 }
 
 std::vector<const Parameter*> DecoderLayer::parameters() const {
-  std::vector<const Parameter*> all{&attention_norm_.weight()};
+  std::vector<const Parameter*> all = attention_norm_.parameters();
   const auto append = [&](const std::vector<const Parameter*>& more) { all.insert(all.end(), more.begin(), more.end()); };
   append(attention_.parameters());
-  all.push_back(&moe_norm_.weight());
+  append(moe_norm_.parameters());
   append(moe_.parameters());
   return all;
 }

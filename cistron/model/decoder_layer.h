@@ -6,7 +6,7 @@
 #include "cistron/model/decoder.h"
 #include "cistron/nn/attention.h"
 #include "cistron/nn/moe.h"
-#include "cistron/nn/rms_norm.h"
+#include "cistron/nn/sequential.h"
 
 namespace cistron::model {
 
@@ -17,34 +17,33 @@ struct LayerOptions {
   bool mxfp8_experts = true, mxfp8_attention = true;  // where the recipe says so
 };
 
-/// h = x + attention(norm(x));  y = h + moe(norm(h)). T tokens, H hidden.
+/// stream += x;  stream += attention(norm(stream));  x = moe(norm(stream)), which the next norm adds. T tokens, H hidden.
 class DecoderLayer {
  public:
   DecoderLayer(const ModelConfig& config, const LayerOptions& options);
 
-  /// x [T, H] to y [T, H]; what backward needs, by the recompute policy, goes to `saved`. `router_stats` may be undefined; with
-  /// `choices` [T, k] defined, those experts are taken.
-  Tensor forward(Context& ctx, const Tensor& x, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
-                 const Tensor& router_stats, const Tensor& choices) const;
-  /// `dx` holds dy on entry and the gradient of x on return.
-  void backward(Context& ctx, const Tensor& dx, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
+  /// The stream and what the layer before gave, both [T, H], to the same of this layer; before the first layer x is undefined.
+  /// What backward needs, by the recompute policy, goes to `saved`. `router_stats` may be undefined; with `choices` [T, k]
+  /// defined, those experts are taken.
+  void forward(Context& ctx, nn::Flow& flow, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
+               const Tensor& router_stats, const Tensor& choices) const;
+  void backward(Context& ctx, nn::Flow& gradient, const nn::Batch& batch, Recompute recompute, nn::Saved& saved,
                 const nn::Router::AuxLosses& aux) const;
 
   [[nodiscard]] std::vector<const Parameter*> parameters() const;
-  /// As MoeBlock's.
+  /// What runs of its norms and experts, and what refused to be fused: Sequential::plan of each.
+  [[nodiscard]] std::string plan(const Context& ctx) const;
+  /// Of the experts, as MoeBlock's.
   [[nodiscard]] std::string unfused(const Context& ctx) const { return moe_.unfused(ctx); }
 
  private:
-  Tensor attention_forward(Context& ctx, const Tensor& x, const nn::Batch& batch, nn::Saved& saved) const;
-  struct MoeOutput {
-    Tensor y, experts;
-  };
-  MoeOutput moe_forward(Context& ctx, const nn::RmsNorm::Sum& h, nn::Saved& saved, const Tensor& stats,
-                        const Tensor& replay) const;
-  void attention_backward(Context& ctx, const Tensor& dx, const nn::Batch& batch, nn::Saved& saved) const;
-  void moe_backward(Context& ctx, const Tensor& dx, nn::Saved& saved, const nn::Router::AuxLosses& aux) const;
+  void attention_forward(Context& ctx, nn::Flow& flow, const nn::Batch& batch, nn::Saved& saved) const;
+  /// Gives the chosen experts.
+  Tensor moe_forward(Context& ctx, nn::Flow& flow, nn::Saved& saved, const Tensor& stats, const Tensor& replay) const;
+  void attention_backward(Context& ctx, nn::Flow& gradient, const nn::Batch& batch, nn::Saved& saved) const;
+  void moe_backward(Context& ctx, nn::Flow& gradient, nn::Saved& saved, const nn::Router::AuxLosses& aux) const;
 
-  nn::RmsNorm attention_norm_, moe_norm_;
+  nn::Sequential attention_norm_, moe_norm_;
   nn::SelfAttention attention_;
   nn::MoeBlock moe_;
 };

@@ -22,8 +22,8 @@ SelfAttention::SelfAttention(const Options& options)
 
 float SelfAttention::scale() const { return 1.0F / std::sqrt(static_cast<float>(options_.shape.head_dim)); }
 
-Tensor SelfAttention::forward(Context& ctx, const Tensor& x, const Batch& batch, Saved& saved) const {
-  Tensor qkv = qkv_.forward(ctx, x, saved);
+Tensor SelfAttention::forward(Context& ctx, const Flow& in, const Batch& batch, Saved& saved) const {
+  const Tensor qkv = in.x.defined() ? qkv_.forward(ctx, in.x, saved) : qkv_.forward(ctx, in.mx, saved);
   if (options_.clip_qkv > 0) {
     ops::clamp(ctx, {.x = qkv, .limit = options_.clip_qkv});
     Tensor clamped = ctx.empty(qkv.shape());  // the rotation is in place, and backward asks which values were held back

@@ -3,6 +3,7 @@
 
 #include "cistron/nn/batch.h"
 #include "cistron/nn/linear.h"
+#include "cistron/nn/operation.h"
 #include "cistron/ops/attention.h"
 
 namespace cistron::nn {
@@ -23,7 +24,8 @@ class SelfAttention {
   };
   explicit SelfAttention(const Options& options);
 
-  Tensor forward(Context& ctx, const Tensor& x, const Batch& batch, Saved& saved) const;
+  /// Of x, or of mx where that is what flows.
+  Tensor forward(Context& ctx, const Flow& in, const Batch& batch, Saved& saved) const;
   Tensor backward(Context& ctx, const Tensor& dy, const Batch& batch, Saved& saved) const;
 
   [[nodiscard]] std::vector<const Parameter*> parameters() const { return {&qkv_.weight(), &out_.weight()}; }

@@ -6,7 +6,7 @@
 
 namespace cistron::nn {
 
-class FusedMlp final : public Operation {
+class FusedMlp final : public RoutedOperation {
  public:
   /// The weights of the two grouped linears, [E, 2F, H] and [E, H, F]; both must outlive it.
   FusedMlp(const Parameter& gate_up, const Parameter& down) : gate_up_(&gate_up), down_(&down) {}

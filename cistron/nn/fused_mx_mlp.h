@@ -8,7 +8,7 @@
 
 namespace cistron::nn {
 
-class FusedMxMlp final : public Operation {
+class FusedMxMlp final : public RoutedOperation {
  public:
   /// The weights of the two grouped linears, [E, 2F, H] in two sections and [E, H, F]; both must outlive it.
   FusedMxMlp(const Parameter& gate_up, const Parameter& down) : gate_up_(&gate_up), down_(&down) {}

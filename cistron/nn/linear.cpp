@@ -24,6 +24,12 @@ Tensor Linear::forward(Context& ctx, const Tensor& x, Saved& saved) const {
   return y;
 }
 
+Tensor Linear::forward(Context& ctx, const MxTensor& x, Saved& saved) const {
+  const Tensor y = mx_forward(ctx, weight_, x, ops::one_group(ctx, x.rows.rows()), saved);
+  ctx.report(weight_.name, y);
+  return y;
+}
+
 Tensor Linear::backward(Context& ctx, const Tensor& dy, Saved& saved) const {
   if (ctx.in_mxfp8(weight_)) return mx_backward(ctx, weight_, dy, ops::one_group(ctx, dy.dim(0)), saved);
   const Tensor x = saved.pop("linear.x");

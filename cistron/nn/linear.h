@@ -17,7 +17,9 @@ class Linear {
   };
   explicit Linear(const Options& options);
 
+  /// Of rows, or of rows that are quantised already: both copies, for scale groups of 128.
   Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;
+  Tensor forward(Context& ctx, const MxTensor& x, Saved& saved) const;
   /// Gives dx; dw goes to its sink.
   Tensor backward(Context& ctx, const Tensor& dy, Saved& saved) const;
 

@@ -7,6 +7,8 @@ namespace cistron::nn {
 
 namespace {
 
+constexpr const char* kLoops = "the experts run one after the other";
+
 Sequential make_experts(const MoeBlock::Options& o) {
   const dist::Range held = o.held.value_or(dist::Range{0, -1});
   const auto linear = [&](const char* name, int64_t in, int64_t out, int64_t sections) {
@@ -104,8 +106,10 @@ Sequential::Gradients MoeBlock::backward_spread(Context& ctx, const Tensor& dy, 
   return {.dx = dist::return_tokens(ctx, route, dx), .dweights = dist::return_tokens(ctx, route, dweights)};
 }
 
+std::string MoeBlock::plan(const Context& ctx) const { return options_.loop ? fmt::format("{}\n", kLoops) : grouped_.plan(ctx); }
+
 std::string MoeBlock::unfused(const Context& ctx) const {
-  if (options_.loop) return "the experts run one after the other";
+  if (options_.loop) return kLoops;
   const std::vector<std::string> refusals = grouped_.refusals(ctx);
   return fmt::format("{}", fmt::join(refusals, "; "));
 }

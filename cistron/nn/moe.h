@@ -37,6 +37,8 @@ class MoeBlock {
 
   [[nodiscard]] std::vector<const Parameter*> parameters() const;
   [[nodiscard]] const Sequential& experts() const { return grouped_; }
+  /// Of the experts: Sequential::plan, or that they run one after the other.
+  [[nodiscard]] std::string plan(const Context& ctx) const;
   /// Why the experts would run unfused; empty where they don't.
   [[nodiscard]] std::string unfused(const Context& ctx) const;
 

@@ -17,17 +17,24 @@ MxTensor quantized(Context& ctx, const Tensor& x, const ops::Groups& groups) {
   return copies;
 }
 
+Tensor product(Context& ctx, const Parameter& w, const MxOperand& x, const ops::Groups& groups) {
+  Tensor y = ctx.empty({x.rows(), w.shape[w.shape.rank() - 2]});
+  ops::mxfp8_grouped_gemm(ctx, {.x = x, .w = ctx.mx_weights(w, MxCopy::kRows), .groups = groups, .out = y});
+  return y;
+}
+
 }  // namespace
 
 Tensor mx_forward(Context& ctx, const Parameter& w, const Tensor& x, const ops::Groups& groups, Saved& saved) {
   const MxTensor copies = quantized(ctx, x, groups);
-  Tensor y = ctx.empty({x.dim(0), w.shape[w.shape.rank() - 2]});
-  ops::mxfp8_grouped_gemm(ctx, {.x = copies.rows, .w = ctx.mx_weights(w, MxCopy::kRows), .groups = groups, .out = y});
-  if (wgrad_in_mxfp8(ctx))
-    saved.push("mx.x", copies.columns);
-  else
-    saved.push("mx.x", x);
-  return y;
+  if (wgrad_in_mxfp8(ctx)) return mx_forward(ctx, w, copies, groups, saved);
+  saved.push("mx.x", x);
+  return product(ctx, w, copies.rows, groups);
+}
+
+Tensor mx_forward(Context& ctx, const Parameter& w, const MxTensor& x, const ops::Groups& groups, Saved& saved) {
+  saved.push("mx.x", x.columns);
+  return product(ctx, w, x.rows, groups);
 }
 
 Tensor mx_backward(Context& ctx, const Parameter& w, const Tensor& dy, const ops::Groups& groups, Saved& saved) {

@@ -9,6 +9,8 @@ namespace cistron::nn {
 /// y [R, N] = x [R, K] w^T for the rows of each group; keeps what backward needs of x: the column-wise copy, or with groups of 32
 /// x itself. Pad rows of x hold zeros.
 Tensor mx_forward(Context& ctx, const Parameter& w, const Tensor& x, const ops::Groups& groups, Saved& saved);
+/// The same of an x that comes in both copies; scale groups of 128.
+Tensor mx_forward(Context& ctx, const Parameter& w, const MxTensor& x, const ops::Groups& groups, Saved& saved);
 /// Gives dx; dw goes to its sink. Pad rows of dy hold zeros.
 Tensor mx_backward(Context& ctx, const Parameter& w, const Tensor& dy, const ops::Groups& groups, Saved& saved);
 

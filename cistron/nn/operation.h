@@ -1,5 +1,6 @@
 #pragma once
-// The steps of an expert MLP, as a `Sequential` holds them. Each works on the rows of one routing (`Groups`).
+// The steps that a `Sequential` holds, and what flows through them. Those of an expert MLP work on the rows of one routing
+// (`Groups`); those of the residual stream are in nn/residual.h and nn/rms_norm.h.
 #include <string>
 #include <vector>
 
@@ -8,14 +9,22 @@
 namespace cistron::nn {
 
 /// What an operation is, for the fuser's patterns.
-enum class OperationKind : uint8_t { kGather, kGroupedLinear, kScaledSwiGlu, kCombine, kFused };
+enum class OperationKind : uint8_t { kGather, kGroupedLinear, kScaledSwiGlu, kCombine, kResidual, kRmsNorm, kQuantize, kFused };
+
+/// The rows of a branch, and beside them the residual stream that it left and comes back to. In backward, their gradients.
+struct Flow {
+  Tensor x = {};                        // the branch; undefined where it is quantised, or has not begun
+  Tensor stream = {};                   // [T, H]; undefined inside a branch that knows of none
+  MxTensor mx = {};                     // the branch as the next product contracts it
+  const ops::Groups* groups = nullptr;  // the routing that experts work by
+  Tensor row_weight = {};               // backward: [R] f32, the gradient of the routing weights
+};
 
 class Operation {
  public:
   virtual ~Operation() = default;
-  virtual Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const = 0;
-  /// Gives dx. An operation that uses the routing weights sets `drow_weight` [R] f32, their gradient.
-  virtual Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const = 0;
+  virtual void run(Context& ctx, Flow& flow, Saved& saved) const = 0;
+  virtual void run_back(Context& ctx, Flow& gradient, Saved& saved) const = 0;
 
   [[nodiscard]] virtual OperationKind kind() const = 0;
   /// "GroupedLinear 8 x 4096 -> 28672"
@@ -23,8 +32,21 @@ class Operation {
   [[nodiscard]] virtual std::vector<const Parameter*> parameters() const { return {}; }
 };
 
+/// On the rows of one routing.
+class RoutedOperation : public Operation {
+ public:
+  virtual Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const = 0;
+  /// Gives dx. An operation that uses the routing weights sets `drow_weight` [R] f32, their gradient.
+  virtual Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const = 0;
+
+  void run(Context& ctx, Flow& flow, Saved& saved) const final { flow.x = forward(ctx, flow.x, *flow.groups, saved); }
+  void run_back(Context& ctx, Flow& gradient, Saved& saved) const final {
+    gradient.x = backward(ctx, gradient.x, *gradient.groups, saved, gradient.row_weight);
+  }
+};
+
 /// Token order to expert order: [T, H] -> [R, H].
-class Gather final : public Operation {
+class Gather final : public RoutedOperation {
  public:
   Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const override;
   Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const override;
@@ -33,7 +55,7 @@ class Gather final : public Operation {
 };
 
 /// Expert order to token order, summing a token's k rows: [R, H] -> [T, H].
-class Combine final : public Operation {
+class Combine final : public RoutedOperation {
  public:
   Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const override;
   Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const override;
@@ -42,7 +64,7 @@ class Combine final : public Operation {
 };
 
 /// The linear layers of all experts in one launch: [R, in] -> [R, out], weights [E, out, in].
-class GroupedLinear final : public Operation {
+class GroupedLinear final : public RoutedOperation {
  public:
   struct Options {
     int64_t experts = 0;
@@ -68,7 +90,7 @@ class GroupedLinear final : public Operation {
 };
 
 /// silu(gate) * up * routing weight: [R, 2F] -> [R, F], gate first.
-class ScaledSwiGlu final : public Operation {
+class ScaledSwiGlu final : public RoutedOperation {
  public:
   Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const override;
   Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const override;

@@ -1,12 +1,12 @@
 #pragma once
 #include <string>
 
-#include "cistron/nn/saved.h"
+#include "cistron/nn/operation.h"
 
 namespace cistron::nn {
 
-/// y = x / rms(x) * w, by row; w in fp32 whatever the recipe.
-class RmsNorm {
+/// A branch begins: x = stream / rms(stream) * w, by row; w in fp32 whatever the recipe.
+class RmsNorm final : public Operation {
  public:
   struct Options {
     std::string name;
@@ -15,22 +15,23 @@ class RmsNorm {
   };
   explicit RmsNorm(const Options& options);
 
-  Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;
-  /// The same of x = a + b, the residual's sum, in one pass over both.
-  struct Sum {
-    Tensor x, y;
-  };
-  Sum forward_sum(Context& ctx, const Tensor& a, const Tensor& b, Saved& saved) const;
-  /// Adds the gradient of x to `dx`, where the residual branch's already is.
-  void backward(Context& ctx, const Tensor& dy, Saved& saved, const Tensor& dx, bool accumulate_dx = true) const;
+  void run(Context& ctx, Flow& flow, Saved& saved) const override;
+  /// Adds to the stream's gradient; where there is none yet, gives it.
+  void run_back(Context& ctx, Flow& gradient, Saved& saved) const override;
+  [[nodiscard]] OperationKind kind() const override { return OperationKind::kRmsNorm; }
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] std::vector<const Parameter*> parameters() const override { return {&weight_}; }
 
   [[nodiscard]] const Parameter& weight() const { return weight_; }
+  [[nodiscard]] float eps() const { return eps_; }
 
  private:
-  void save(Context& ctx, const Tensor& x, const Tensor& y, const Tensor& rstd, Saved& saved) const;
-
   Parameter weight_;  // [H]
   float eps_;
 };
+
+/// What the norm with this weight keeps of its input, and its backward pass: dx (+)= the gradient of that.
+void save_norm(const Tensor& x, const Tensor& rstd, Saved& saved);
+void norm_backward(Context& ctx, const Parameter& weight, const Tensor& dy, Saved& saved, const Tensor& dx, bool accumulate);
 
 }  // namespace cistron::nn

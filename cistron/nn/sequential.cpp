@@ -49,23 +49,30 @@ std::vector<Sequential::Step> Sequential::steps(const Context& ctx) const {
   return steps;
 }
 
+void Sequential::run(Context& ctx, Flow& flow, Saved& saved) const {
+  for (const Step& step : steps(ctx)) step.operation->run(ctx, flow, saved);
+}
+
+void Sequential::run_back(Context& ctx, Flow& gradient, Saved& saved) const {
+  const auto all = steps(ctx);
+  for (auto step = all.rbegin(); step != all.rend(); ++step) step->operation->run_back(ctx, gradient, saved);
+}
+
 Tensor Sequential::forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const {
-  Tensor y = x;
-  for (const Step& step : steps(ctx)) y = step.operation->forward(ctx, y, groups, saved);
+  Flow flow{.x = x, .groups = &groups};
+  run(ctx, flow, saved);
   saved.push("sequential.groups", groups);
-  return y;
+  return flow.x;
 }
 
 Sequential::Gradients Sequential::backward(Context& ctx, const Tensor& dy, Saved& saved) const {
   const ops::Groups groups = saved.pop_groups("sequential.groups");
-  Gradients gradients{.dx = dy};
-  Tensor drow_weight;
-  const auto all = steps(ctx);
-  for (auto step = all.rbegin(); step != all.rend(); ++step)
-    gradients.dx = step->operation->backward(ctx, gradients.dx, groups, saved, drow_weight);
-  if (!drow_weight.defined()) return gradients;
+  Flow gradient{.x = dy, .groups = &groups};
+  run_back(ctx, gradient, saved);
+  Gradients gradients{.dx = gradient.x};
+  if (!gradient.row_weight.defined()) return gradients;
   gradients.dweights = ctx.empty(groups.token_rows.shape(), DType::kF32);
-  ops::gather_choices(ctx, {.rows = drow_weight, .groups = groups, .out = gradients.dweights});
+  ops::gather_choices(ctx, {.rows = gradient.row_weight, .groups = groups, .out = gradients.dweights});
   return gradients;
 }
 
@@ -82,8 +89,7 @@ std::string Sequential::plan(const Context& ctx) const {
 std::vector<std::string> Sequential::refusals(const Context& ctx) const {
   const auto all = steps(ctx);
   const auto runs_fused = [&](const Match& match) {
-    return std::ranges::any_of(
-        all, [&](const Step& step) { return step.end - step.begin > 1 && step.begin < match.end && match.begin < step.end; });
+    return std::ranges::any_of(all, [&](const Step& step) { return step.begin <= match.begin && match.end <= step.end; });
   };
   std::vector<std::string> lines;
   for (const Match& match : matches_)

@@ -1,6 +1,7 @@
 #pragma once
-// Operations run one after the other on the rows of one routing:
+// Operations run one after the other:
 //
+//   nn::Sequential norm{nn::Residual{}, nn::RmsNorm{{.name = "norm", .hidden = 256}}};
 //   nn::Sequential mlp{nn::Gather{}, nn::GroupedLinear{{.experts = 8, .in = 256, .out = 512}}, nn::ScaledSwiGlu{},
 //                      nn::GroupedLinear{{.experts = 8, .in = 256, .out = 256}}, nn::Combine{}};
 //
@@ -42,8 +43,11 @@ class Sequential {
   /// Finds where the table's patterns fit.
   void match(std::span<const Fusion> table);
 
-  Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const;
+  void run(Context& ctx, Flow& flow, Saved& saved) const;
+  void run_back(Context& ctx, Flow& gradient, Saved& saved) const;
 
+  /// Of experts, which work by one routing.
+  Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const;
   struct Gradients {
     Tensor dx;
     Tensor dweights;  // [T, k] f32, gradient of the routing weights; undefined where no operation uses them
@@ -52,7 +56,8 @@ class Sequential {
 
   /// A line for each operation that runs, and for each fusion that matched: taken, or what refused it.
   [[nodiscard]] std::string plan(const Context& ctx) const;
-  /// What refused each fusion of operations that run unfused: "fused MLP: not fused, ...". Empty where all that can be fused is.
+  /// What refused each fusion of operations that no other fusion took together: "fused MLP: not fused, ...". Empty where all
+  /// that can be fused is.
   [[nodiscard]] std::vector<std::string> refusals(const Context& ctx) const;
   [[nodiscard]] std::vector<const Parameter*> parameters() const;
 
