@@ -44,20 +44,22 @@ void print_row(const train::LayoutPlan& plan, bool fits, const std::string& chan
              gb(m.gradients), gb(m.optimizer), gb(m.gathered), gb(m.activations), gb(m.total()), verdict);
 }
 
-/// A layout whose sizes no machine can count has a row too.
-void print_layout(const Options& o, const train::RunConfig& config, const dist::MeshShape& shape, int64_t memory) {
+/// A layout whose sizes no machine can count has a row too; false then.
+bool print_layout(const Options& o, const train::RunConfig& config, const dist::MeshShape& shape, int64_t memory) {
   try {
     const train::LayoutPlan plan = train::plan_layout(config, shape);
     const bool fits = plan.memory.total() <= memory;
     const std::string change = fits ? "" : train::what_would_fit(config, shape, memory);
     o.json ? print_json(config, plan, fits, change) : print_row(plan, fits, change);
+    return true;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kOutOfSpace) throw;
-    if (!o.json) return fmt::print("{:>4} x {:<4} does not fit: {}\n", shape.dp, shape.ep, error.what());
+    if (!o.json) fmt::print("{:>4} x {:<4} does not fit: {}\n", shape.dp, shape.ep, error.what());
     const nlohmann::ordered_json line{{"layout", {{"dp", shape.dp}, {"ep", shape.ep}, {"fsdp", config.parallel.fsdp}}},
                                       {"fits", false},
                                       {"refused", error.what()}};
-    fmt::print("{}", json_line(line));
+    if (o.json) fmt::print("{}", json_line(line));
+    return false;
   }
 }
 
@@ -72,7 +74,9 @@ int run_plan(const Options& o) {
         "{} ranks of {:.2f} GB, recipe {}, {} tokens a micro-batch over all; GB on the rank that holds the most\n"
         "  dp x ep   parameters  gradients  optimizer   gathered activations      total\n",
         o.gpus, static_cast<double>(memory) / 1e9, config.recipe, config.train.micro_batch_tokens);
-  for (const auto& shape : layouts) print_layout(o, config, shape, memory);
+  bool planned = false;
+  for (const auto& shape : layouts) planned |= print_layout(o, config, shape, memory);
+  if (planned && !o.json) fmt::print("\n{}", train::Engine::fusions(train::engine_options(config)));
   const auto& p = config.parallel;
   if (o.gpus % p.ep != 0 || p.ep > config.model.experts || (p.dp > 0 && p.dp * p.ep != o.gpus))
     train::show(stderr, fmt::format("cistron: with parallel.dp = {} and parallel.ep = {}, as configured, {} ranks are refused\n",
@@ -84,7 +88,7 @@ int run_plan(const Options& o) {
 
 void add_plan(CLI::App& app, Run& run) {
   const auto o = std::make_shared<Options>();
-  CLI::App* verb = add_verb(app, "plan", "What each layout of ranks would need in memory, without training",
+  CLI::App* verb = add_verb(app, "plan", "What each layout of ranks would need in memory and what runs fused, without training",
                             "cistron plan configs/tiny-protein.toml --gpus 8 --memory 80GB", *o);
   verb->add_option("CONFIG", o->config, "The configuration")->required();
   verb->add_option("--gpus", o->gpus, "Ranks, one on each GPU")->check(CLI::Range(1, 4096))->capture_default_str();

@@ -159,6 +159,13 @@ MemoryPlan Engine::plan(const EngineOptions& options) {
   return engine.peak();
 }
 
+std::string Engine::fusions(const EngineOptions& options) {
+  check_sizes(options);
+  const model::Decoder decoder(options.model, decoder_options(options));
+  return decoder.plan(
+      {.device = Device{DeviceKind::kMeta}, .planned = options.device, .precision = options.precision, .fuse = options.fuse});
+}
+
 Engine::Engine(const EngineOptions& options, const MemoryPlan& plan, ThreadPool* pool, const dist::Mesh* mesh)
     : Engine(options, planned_arenas(plan, options), options.device, pool, mesh) {}
 
@@ -172,6 +179,7 @@ Engine::Engine(const EngineOptions& options, Arenas arenas, Device device, Threa
            .pool = pool,
            .stream = queue_ == nullptr ? nullptr : queue_->stream(),
            .precision = options.precision,
+           .fuse = options.fuse,
            .mesh = options.sharing.shape.size() > 1 ? mesh : nullptr,
            .headroom = options.headroom},
       decoder_(options.model, decoder_options(options)),

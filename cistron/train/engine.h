@@ -22,6 +22,7 @@ struct EngineOptions {
   model::Recompute recompute = model::Recompute::kNone;
   model::Experts experts = model::Experts::kGrouped;
   model::Mxfp8Layers mxfp8;
+  bool fuse = true;                ///< false: as Context::fuse
   bool require_fused = false;      ///< Error(kUsage) from `plan` where a layer's experts would run unfused
   int64_t micro_batch_tokens = 0;  ///< the most that this rank gets of one
   int64_t eval_batch_tokens = 0;   ///< the same of a validation batch; 0: no validation is planned for
@@ -63,6 +64,8 @@ class Engine {
  public:
   /// Runs a step and an evaluation on the meta device. Throws Error(kUsage) or Error(kOutOfSpace) for sizes beyond any machine.
   static MemoryPlan plan(const EngineOptions& options);
+  /// What of each layer runs fused, and what refused the rest: Decoder::plan. Throws as `plan`.
+  static std::string fusions(const EngineOptions& options);
 
   /// Takes exactly the planned memory of the device; Error(kOutOfSpace) says what was needed. `pool` and `mesh` must outlive the
   /// engine. With a mesh all its ranks make their engine together, and call the same functions in the same order.
