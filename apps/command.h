@@ -42,6 +42,7 @@ void add_export(CLI::App& app, Run& run);
 void add_import(CLI::App& app, Run& run);
 void add_info(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);
+void add_bench_train(CLI::App& bench, const std::string& example, Run& run);
 void add_bench_kernels(CLI::App& bench, Run& run);
 void add_bench_moe(CLI::App& bench, Run& run);
 void add_doctor(CLI::App& app, Run& run);

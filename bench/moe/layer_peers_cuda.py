@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times what others run for the layer of experts on a card, in bf16: SonicMoE, torch.compile over grouped_mm, Hugging Face's two.
 
-Prints a line of JSON for each, with the keys of `cistron bench moe --ablate --json`, so that bench/moe/plot.py draws both.
+Prints a line of JSON for each, with the keys of `cistron bench moe --ablate --json`, so that bench/plot_ladder.py draws both.
 Routing is given; sorting by it counts with forward. A dense product runs before each timed part: the queue is full, the cache cold.
 Needs torch for CUDA and transformers; SonicMoE: sonic-moe 0.1.2, quack-kernels 0.4.1, nvidia-cutlass-dsl 4.4.2, apache-tvm-ffi on
 PYTHONPATH, and three minutes of compiling at its first call.

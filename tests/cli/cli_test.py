@@ -69,7 +69,8 @@ def test_plan(program, directory):
         assert memory["total"] == sum(memory[key] for key in ["parameters", "gradients", "optimizer", "gathered", "activations"])
     tight = objects(program.ok("plan", config, "--gpus", "1", "--memory", str(lines[0]["memory"]["total"]), "--json").stdout)
     assert not tight[0]["fits"] and tight[0]["would_fit_with"], tight
-    assert "would fit with" in program.ok("plan", config, "--memory", str(lines[0]["memory"]["total"])).stdout
+    text = program.ok("plan", config, "--memory", str(lines[0]["memory"]["total"])).stdout
+    assert "would fit with" in text and "FusedMlp" in text and "FusedNorm" in text, text
 
 
 def test_help_and_version(program, directory):
@@ -283,6 +284,20 @@ def test_bench(program, directory):
     assert line["peak_resident_bytes"] > line["planned_bytes"] > 4 * 4 * 1_900_000
     assert "tokens/s" in program.ok("bench", "train", "--layers", 1, "--batch", 2, "--seq", 32, "--steps", 1).stdout
     program.fails(2, "kernel_benchmarks", "bench", "kernels", "--device", "cpu")
+
+
+def test_bench_train_ladder(program, directory):
+    common = ["bench", "train", "--layers", 1, "--batch", 2, "--seq", 32, "--steps", 1, "--device", "cpu", "--ablate"]
+    rungs = objects(program.ok(*common, "--json").stdout)
+    assert [rung["variant"] for rung in rungs] == ["loop", "grouped", "grouped", "fused", "fused"]
+    assert all(rung["milliseconds"] > 0 and rung["host_syncs"] == 0 for rung in rungs)
+    memory = {(rung["variant"], rung["recipe"]): rung["activation_bytes_per_token"] for rung in rungs}
+    plain = rungs[0]["recipe"]
+    assert memory["fused", plain] < memory["grouped", plain] <= memory["loop", plain]
+    assert memory["fused", "mxfp8/128"] < memory["grouped", "mxfp8/128"]
+    table = program.ok(*common, "--set", "model.intermediate=96").stdout
+    assert "mxfp8/128  not run: " in table and table.count("not run") == 2, table
+    program.fails(2, "--ablate excludes", *common, "--recipe", "fp32")
 
 
 def test_bench_moe(program, directory):

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Draws the ladder of the layer of experts as SVG: a bar for each rung, forward and backward of it, in ms; and tokens/s.
+"""Draws a ladder as SVG: a bar for each rung, the layer of experts' forward and backward or the whole step, in ms; and tokens/s.
 
-Run: cistron bench moe --ablate --json | plot.py OUT.svg [TITLE]
+Run: cistron bench moe --ablate --json | plot_ladder.py OUT.svg [TITLE]
+     cistron bench train --ablate --json | plot_ladder.py OUT.svg [TITLE]
 """
 import json
 import sys
@@ -15,8 +16,9 @@ def text(x, y, words, anchor="start"):
 
 
 def bar(row, y, scale, slowest):
-    """One rung: its name, its two times end to end, what it reaches."""
-    forward, backward = row["forward_milliseconds"] * scale, row["backward_milliseconds"] * scale
+    """One rung: its name, its times end to end, what it reaches."""
+    forward = row.get("forward_milliseconds", row["milliseconds"]) * scale
+    backward = row.get("backward_milliseconds", 0) * scale
     speed = row["tokens_per_second"]
     label = f'{speed:,.0f} tokens/s, {speed / slowest:.2f} x'
     return [text(LEFT - 8, y + 14, f'{row["variant"]} {row["recipe"]}', "end"),
@@ -25,18 +27,25 @@ def bar(row, y, scale, slowest):
             text(LEFT + forward + backward + 6, y + 14, label)]
 
 
+def title_of(shape):
+    if "preset" in shape:
+        return f'{shape["preset"]}, {shape["layers"]} layers, {shape["batch"]} x {shape["seq"]} tokens'
+    return (f'{shape["experts"]} experts of {shape["hidden"]} x {shape["intermediate"]}, top {shape["top_k"]}, '
+            f'{shape["tokens"]} tokens')
+
+
 def main(out, title=""):
     rows = [row for row in map(json.loads, sys.stdin) if "refused" not in row]
     if not rows:
-        sys.exit("plot.py: no rung was run")
-    shape = rows[0]["shape"]
-    title = title or (f'{shape["experts"]} experts of {shape["hidden"]} x {shape["intermediate"]}, top {shape["top_k"]}, '
-                      f'{shape["tokens"]} tokens')
+        sys.exit("plot_ladder.py: no rung was run")
+    title = title or title_of(rows[0]["shape"])
+    words = ("a training step" if "preset" in rows[0]["shape"] else
+             f'<tspan fill="{FORWARD}">forward</tspan> and <tspan fill="{BACKWARD}">backward</tspan>')
     scale = (WIDTH - LEFT - RIGHT) / max(row["milliseconds"] for row in rows)
     height = TOP + ROW * len(rows) + 10
     svg = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
            f'<rect width="{WIDTH}" height="{height}" fill="white"/>', text(LEFT, 16, title),
-           text(LEFT, 32, f'<tspan fill="{FORWARD}">forward</tspan> and <tspan fill="{BACKWARD}">backward</tspan>, in ms')]
+           text(LEFT, 32, words + ", in ms")]
     for i, row in enumerate(rows):
         svg += bar(row, TOP + ROW * i, scale, rows[0]["tokens_per_second"])
     with open(out, "w") as file:
