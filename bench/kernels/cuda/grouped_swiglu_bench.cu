@@ -1,10 +1,8 @@
 // The products beside SwiGLU against the same products alone, and cuBLAS's dense bf16 8192^3 product (D), in turns.
 //   grouped_swiglu_bench
-#include <cublas_v2.h>
 #include <fmt/format.h>
 
-#include <random>
-
+#include "bench/kernels/cuda/mlp_shapes.cuh"
 #include "bench/kernels/cuda/timing.cuh"
 #include "cistron/cuda/gemm/sm90_grouped_gemm.h"
 #include "cistron/ops/grouped_swiglu.h"
@@ -14,39 +12,6 @@ namespace cistron::bench {
 namespace {
 
 using test::DeviceTensor;
-
-struct MlpShape {
-  const char* name;
-  int64_t experts, hidden, intermediate, rows;
-};
-constexpr MlpShape kShapes[] = {{"mixtral-8x7b", 8, 4096, 14336, 16384},
-                                {"fine-grained-64", 64, 2048, 1024, 131072},
-                                {"fine-grained-128", 128, 2048, 768, 131072},
-                                {"progen3-3b", 8, 1280, 3840, 65536}};
-
-std::vector<int32_t> uniform_counts(const MlpShape& s) {
-  std::vector<int32_t> counts(s.experts, 0);
-  std::mt19937 generator(7);
-  for (int64_t i = 0; i < s.rows; ++i) ++counts[generator() % s.experts];
-  return counts;
-}
-
-DeviceTensor randoms(const Shape& shape, uint64_t seed, float scale = 1.0F) {
-  return test::random_device_tensor(shape, DType::kBF16, {.seed = seed, .scale = scale});
-}
-
-Entry dense(cublasHandle_t handle) {
-  constexpr int kSize = 8192;
-  const DeviceTensor a = randoms({kSize, kSize}, 1), b = randoms({kSize, kSize}, 2);
-  const DeviceTensor c({kSize, kSize}, DType::kBF16);
-  return {"D", 2.0 * kSize * kSize * kSize, [=] {
-            const float one = 1, zero = 0;
-            const auto status = cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, kSize, kSize, kSize, &one, a.get().raw(),
-                                             CUDA_R_16BF, kSize, b.get().raw(), CUDA_R_16BF, kSize, &zero, c.get().raw(),
-                                             CUDA_R_16BF, kSize, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-            CISTRON_CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLAS: {}", static_cast<int>(status));
-          }};
-}
 
 void shape(const MlpShape& s, const Entry& d) {
   Context ctx = test::cuda_context();

@@ -1,11 +1,9 @@
 // The products beside SwiGLU in MXFP8, against their parts one by one, the fused bf16 ones, and cuBLAS's dense bf16 8192^3
 // product (D), in turns; after a check of the results' bits against the parts' and of the products against float64.
 //   mxfp8_grouped_swiglu_bench
-#include <cublas_v2.h>
 #include <fmt/format.h>
 
-#include <random>
-
+#include "bench/kernels/cuda/mlp_shapes.cuh"
 #include "bench/kernels/cuda/timing.cuh"
 #include "cistron/cuda/quant/sm90_mxfp8_swiglu_backward.h"
 #include "cistron/ops/grouped_swiglu.h"
@@ -20,31 +18,11 @@ namespace {
 
 using test::DeviceTensor;
 
-struct MlpShape {
-  const char* name;
-  int64_t experts, hidden, intermediate, rows;
-};
-constexpr MlpShape kShapes[] = {{"mixtral-8x7b", 8, 4096, 14336, 16384},
-                                {"fine-grained-64", 64, 2048, 1024, 131072},
-                                {"fine-grained-128", 128, 2048, 768, 131072},
-                                {"progen3-3b", 8, 1280, 3840, 65536}};
-
-std::vector<int32_t> uniform_counts(const MlpShape& s) {
-  std::vector<int32_t> counts(s.experts, 0);
-  std::mt19937 generator(7);
-  for (int64_t i = 0; i < s.rows; ++i) ++counts[generator() % s.experts];
-  return counts;
-}
-
 /// -1 in pad rows.
 std::vector<int32_t> source_rows(const test::TestGroups& g) {
   std::vector<int32_t> rows(static_cast<size_t>(g.rows()), -1);
   for (size_t e = 0; e < g.counts.size(); ++e) std::fill_n(rows.begin() + g.starts[e], g.counts[e], 0);
   return rows;
-}
-
-DeviceTensor randoms(const Shape& shape, uint64_t seed, float scale = 1.0F) {
-  return test::random_device_tensor(shape, DType::kBF16, {.seed = seed, .scale = scale});
 }
 
 /// A result of ours and of the parts; elements and scales.
@@ -61,19 +39,6 @@ struct Operand {
     test::poison(scales);
   }
 };
-
-Entry dense(cublasHandle_t handle) {
-  constexpr int kSize = 8192;
-  const DeviceTensor a = randoms({kSize, kSize}, 1), b = randoms({kSize, kSize}, 2);
-  const DeviceTensor c({kSize, kSize}, DType::kBF16);
-  return {"D", 2.0 * kSize * kSize * kSize, [=] {
-            const float one = 1, zero = 0;
-            const auto status = cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, kSize, kSize, kSize, &one, a.get().raw(),
-                                             CUDA_R_16BF, kSize, b.get().raw(), CUDA_R_16BF, kSize, &zero, c.get().raw(),
-                                             CUDA_R_16BF, kSize, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-            CISTRON_CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLAS: {}", static_cast<int>(status));
-          }};
-}
 
 __global__ void count_unequal(const uint8_t* a, const uint8_t* b, int64_t bytes, unsigned long long* unequal) {
   unsigned long long mine = 0;
