@@ -34,10 +34,10 @@ double median_milliseconds(ops::Queue* queue, const std::function<void()>& work)
 }
 
 template <class T>
-void fill_with(Context& ctx, const Tensor& out, uint64_t stream) {
+void fill_with(Context& ctx, const Tensor& out, uint64_t stream, double middle, double width) {
   const Rng rng(1, stream);
   std::vector<T> values(size_t{1} << 20);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = T(static_cast<float>(rng.uniform(i) - 0.5));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = T(static_cast<float>(middle + width * (rng.uniform(i) - 0.5)));
   const std::span pattern = std::as_bytes(std::span(values));
   ops::write_pieces(ctx, out, [&](int64_t begin, std::span<std::byte> piece) {
     for (size_t at = 0; at < piece.size();) {
@@ -92,8 +92,9 @@ double median_of(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void fill_random(Context& ctx, const Tensor& out, uint64_t stream) {
-  out.dtype() == DType::kBF16 ? fill_with<bf16>(ctx, out, stream) : fill_with<float>(ctx, out, stream);
+void fill_random(Context& ctx, const Tensor& out, uint64_t stream, double middle, double width) {
+  out.dtype() == DType::kBF16 ? fill_with<bf16>(ctx, out, stream, middle, width)
+                              : fill_with<float>(ctx, out, stream, middle, width);
 }
 
 DenseProduct::DenseProduct(const Context& ctx, int64_t side) : ctx_(ctx), side_(side) {

@@ -243,6 +243,10 @@ void Engine::with_room(const Run& run) {
 
 void Engine::initialise(uint64_t seed) {
   parameters_->initialise(ctx_, seed);
+  restart();
+}
+
+void Engine::restart() {
   state_ = {};
   inputs_.reset(ctx_);
   std::memset(published_.raw(), 0, static_cast<size_t>(published_.bytes()));

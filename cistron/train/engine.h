@@ -76,6 +76,8 @@ class Engine {
 
   /// Masters drawn from `seed`, moments zero, step 0.
   void initialise(uint64_t seed);
+  /// The step state of a new run, after weights and moments were set from outside.
+  void restart();
   /// Forward, backward, clipping and update over the micro-batches of one global batch, of which this rank gives its parts, each
   /// of at most `micro_batch_tokens` tokens. `label_weight` is the sum of all ranks' loss weights; so is what it returns.
   StepResult step(std::span<const nn::Batch> micro_batches, double label_weight, double learning_rate);
