@@ -50,7 +50,7 @@ def copy_of(model: MixtralForCausalLM, attention="eager", experts="eager", **cha
 class _TorchInDouble:
     """The module `torch` for code that asks for float32 by name."""
     def __getattr__(self, name):
-        return torch.float64 if name == "float32" else getattr(torch, name)
+        return torch.float64 if name in ("float32", "float") else getattr(torch, name)
 
 
 @contextlib.contextmanager
