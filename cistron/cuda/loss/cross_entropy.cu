@@ -166,10 +166,11 @@ void run_rows(Context& ctx, const Chunk& c) {
                          .nll = a.nll.data<float>() + c.begin,
                          .state = a.state};
   const auto rows = static_cast<unsigned>(c.rows);
+  constexpr int kBlock = 512;
   if (p.n <= 1024)
     rows_kernel<T, kWarp><<<(rows + 7) / 8, 256, 0, stream(ctx)>>>(p);
   else
-    rows_kernel<T, 1024><<<rows, 1024, 0, stream(ctx)>>>(p);
+    rows_kernel<T, kBlock><<<rows, kBlock, 0, stream(ctx)>>>(p);
   CISTRON_CUDA_CHECK(cudaGetLastError());
 }
 
