@@ -62,7 +62,8 @@ TEST_P(CudaNonfinite, StopsWhatIsUnderWayIsFoundAndIsGoneWhenTheRunResumes) {
 
   plant_nan(engine, parameter);
   const auto before = masters_of(engine);
-  const auto packed = test::random_batch(options.micro_batch_tokens, 9), next = test::random_batch(options.micro_batch_tokens, 10);
+  const auto packed = test::random_batch(options.micro_batch_tokens, 9),
+             next = test::random_batch(options.micro_batch_tokens, 10);
   const nn::Batch batch = nn::view_of(packed), next_batch = nn::view_of(next);
   engine.queue_step(std::span(&batch, 1), 180.0, 1e-3);
   engine.queue_step(std::span(&next_batch, 1), 180.0, 1e-3);

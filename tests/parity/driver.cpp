@@ -1,11 +1,10 @@
-// parity-driver MODEL BATCHES OUT STEPS LEARNING_RATE PRECISION DEVICE: what Cistron makes of a Hugging Face model, for parity.py to
-// compare.
+// parity-driver MODEL BATCHES OUT STEPS LEARNING_RATE PRECISION DEVICE: what Cistron makes of a model, for parity.py.
 //   MODEL    a Hugging Face directory
-//   BATCHES  safetensors: tokens.I and cu_seqlens.I, i32, for I = 0, 1, ...; every batch has the same number of tokens; step i
-//   uses
-//            batch i mod their number
-//   OUT      (made) results.safetensors with logits [T, V] of batch 0 (on the CPU alone), and loss, aux_loss, grad_norm [STEPS]; and
-//            as Hugging Face directories: imported (MODEL again, before any step), grads (of step 1), trained (after the last step)
+//   BATCHES  safetensors: tokens.I and cu_seqlens.I, i32, for I = 0, 1, ...; every batch has the same number of tokens;
+//            step i uses batch i mod their number
+//   OUT      (made) results.safetensors with logits [T, V] of batch 0 (on the CPU alone), and loss, aux_loss, grad_norm
+//            [STEPS]; and as Hugging Face directories: imported (MODEL again, before any step), grads (of step 1), trained
+//            (after the last step)
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -70,8 +69,7 @@ void write(train::Engine& engine, Tensor nn::LocalParameters::Entry::* array, co
            const model::ModelConfig& config) {
   fs::create_directories(directory);
   std::map<std::string, std::vector<float>> values;
-  for (const auto& entry : engine.parameters().entries())
-    values[entry.parameter->name] = on_host(engine.context(), entry.*array);
+  for (const auto& entry : engine.parameters().entries()) values[entry.parameter->name] = on_host(engine.context(), entry.*array);
   model::export_hugging_face(directory, config, {}, [&](const std::string& name, int64_t first, std::span<float> out) {
     std::ranges::copy(std::span(values.at(name)).subspan(static_cast<size_t>(first), out.size()), out.begin());
   });
