@@ -1,5 +1,7 @@
 #include "cistron/core/arena.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
@@ -12,12 +14,15 @@ namespace cistron {
 
 namespace {
 
+constexpr int64_t kHugePage = int64_t{1} << 21;
 constexpr int64_t kElsewhere = -1;  // the offset of a block outside a planned arena's own
 
 class HostMemory final : public MemorySource {
  public:
   std::byte* allocate(int64_t bytes) override {
-    void* data = std::aligned_alloc(Arena::kAlignment, static_cast<size_t>(bytes));
+    const int64_t alignment = bytes < kHugePage ? Arena::kAlignment : kHugePage;
+    void* data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(bytes));
+    if (bytes >= kHugePage) madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
     if (data == nullptr) throw Error(ErrorKind::kOutOfSpace, fmt::format("out of memory: host: {} bytes asked for", bytes));
     return static_cast<std::byte*>(data);
   }
