@@ -7,6 +7,9 @@
 #include <cstring>
 
 #include "cistron/core/bf16.h"
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 namespace cistron::cpu {
 
@@ -74,9 +77,25 @@ inline void for_lanes(int64_t n, F&& f) {
   if (i < n) f(Lanes{i, n - i});
 }
 
+#ifdef __AVX512F__
+constexpr __mmask16 kAll = 0xffff;  // GCC 12 warns of its own unmasked forms
+#endif
+
 /// NaN in `v` stays.
-inline F16 at_most(F16 v, float limit) { return v > limit ? splat(limit) : v; }
-inline F16 at_least(F16 v, float limit) { return v < limit ? splat(limit) : v; }
+inline F16 at_most(F16 v, float limit) {
+#ifdef __AVX512F__
+  return std::bit_cast<F16>(_mm512_maskz_min_ps(kAll, _mm512_set1_ps(limit), std::bit_cast<__m512>(v)));
+#else
+  return v > limit ? splat(limit) : v;
+#endif
+}
+inline F16 at_least(F16 v, float limit) {
+#ifdef __AVX512F__
+  return std::bit_cast<F16>(_mm512_maskz_max_ps(kAll, _mm512_set1_ps(limit), std::bit_cast<__m512>(v)));
+#else
+  return v < limit ? splat(limit) : v;
+#endif
+}
 
 inline F16 sqrt(F16 v) {
   for (int i = 0; i < kLanes; ++i) v[i] = std::sqrt(v[i]);
@@ -114,9 +133,13 @@ inline F16 exp(F16 x) {
   p = p * r + 1.6666665459e-1F;
   p = p * r + 5.0000001201e-1F;
   p = p * (r * r) + r + 1.0F;
+#ifdef __AVX512F__
+  return std::bit_cast<F16>(_mm512_maskz_scalef_ps(kAll, std::bit_cast<__m512>(p), std::bit_cast<__m512>(n)));
+#else
   const U16 whole = std::bit_cast<U16>(shifted) - 0x4b400000u + 254u;  // n + 2 x 127
   const U16 half = whole >> 1;
   return p * std::bit_cast<F16>(half << 23) * std::bit_cast<F16>((whole - half) << 23);
+#endif
 }
 
 inline F16 sigmoid(F16 x) { return 1.0F / (1.0F + exp(-x)); }
