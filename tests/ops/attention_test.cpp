@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "cistron/cpu/fast/onednn.h"
+#include "cistron/cpu/fast/words.h"
 #include "cistron/cpu/ref/attention.h"
 #include "tests/ops/attention_bounds.h"
 
@@ -73,7 +73,7 @@ struct Problem {
                                   .dqkv = dqkv});
   }
   [[nodiscard]] AttentionBounds bounds(const AttentionCase& of) const {
-    const bool rounds = c.dtype == DType::kBF16 && cpu::has_fast_bf16();
+    const bool rounds = c.dtype == DType::kBF16 && cpu::kHasBf16Words;
     return {of, c.dtype, rounds ? unit_roundoff(DType::kBF16) : 0.0};
   }
   [[nodiscard]] AttentionCase in_double() const {

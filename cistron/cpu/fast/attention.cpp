@@ -13,78 +13,120 @@ using namespace attention;  // NOLINT(google-build-using-namespace)
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Of the softmax so far: the largest score of each query, and the sum of exp(score - largest).
-struct Running {
-  PerQuery max, sum;
+// Keys [first, first + count) that sixteen queries from `query` on meet at once.
+struct Tile {
+  int64_t query, first, count;
 };
 
-// p = exp(scale x score - new largest); `shrink` is what everything before must be multiplied by.
+// Of the softmax so far: the largest score of each query, and the sum of exp(score - largest).
+struct Running {
+  F16 max = splat(-kInfinity), sum{};
+};
+
+// p = exp(scale x score - new largest) as words[key / per word][query]. Gives what everything before must be multiplied by.
 template <class B>
-void online_softmax(const Tile& tile, float scale, const float* scores, Running& running, PerQuery& shrink, B* p) {
-  for (int64_t q = 0; q < kBlock; q += kLanes) {
-    const auto score = [&](int64_t k) { return load(&scores[k * kBlock + q]) * scale; };
-    const F16 before = load(&running.max[q]);
-    F16 max = before, sum{};
-    for (int64_t k = 0; k < tile.keys; ++k) {
-      const F16 s = tile.select(k, q, score(k), -kInfinity);
-      max = s > max ? s : max;
-    }
-    for (int64_t k = 0; k < tile.keys; ++k) {
-      const F16 e = tile.select(k, q, exp(score(k) - max), 0.0F);
-      sum += e;
-      store(&p[k * kBlock + q], e);
-    }
-    const F16 factor = exp(before - max);
-    store(&shrink[q], factor);
-    store(&running.max[q], max);
-    store(&running.sum[q], load(&running.sum[q]) * factor + sum);
+F16 online_softmax(const Tile& tile, const Mask& mask, float scale, const float* scores, Running& running, Word<B>* p) {
+  const auto score = [&](int64_t k) { return load(scores + k * kLanes) * scale; };
+  F16 max = running.max, sum{};
+  for (int64_t k = 0; k < tile.count; ++k) {
+    const F16 s = mask.select(tile.first + k, tile.query, score(k), -kInfinity);
+    max = s > max ? s : max;
   }
-  std::fill(p + tile.keys * kBlock, p + tile.padded_keys * kBlock, B(0.0F));
+  const auto exponential = [&](int64_t k) {
+    if (k >= tile.count) return F16{};
+    const F16 e = mask.select(tile.first + k, tile.query, exp(score(k) - max), 0.0F);
+    sum += e;
+    return e;
+  };
+  for (int64_t k = 0; k < whole_panels(tile.count); k += kPerWord<B>, p += kLanes) {
+    if constexpr (kPerWord<B> == 1) {
+      store(p, exponential(k));
+    } else {
+      const F16 even = exponential(k), odd = exponential(k + 1);
+      const U16 both = pairs_of(even, odd);
+      std::memcpy(p, &both, sizeof(both));
+    }
+  }
+  const F16 shrink = exp(running.max - max);
+  running = {max, running.sum * shrink + sum};
+  return shrink;
 }
 
-void scale_rows(const PerQuery& factor, int64_t dim, float* block) {
-  for (int64_t r = 0; r < kBlock; ++r)
-    for_lanes(dim, [&](const Lanes& lanes) { lanes.store(block + r * dim, lanes.load(block + r * dim) * factor[r]); });
+void scale_rows(F16 factor, int64_t width, float* block) {
+  for (int64_t r = 0; r < kLanes; ++r)
+    for (int64_t d = 0; d < width; d += kLanes) store(block + r * width + d, load(block + r * width + d) * factor[r]);
 }
 
 template <class B>
 struct Scratch {
-  Buffer<B> q, k, v, p;
+  Buffer<Word<B>> q, k, v, p;
   Buffer<float> scores, out;
 };
 
+// A head of a sequence. Sixteen queries at a time meet all their keys.
 template <class T, class B>
-void attend(const ops::AttentionForward& args, int64_t begin, int64_t length, int64_t head) {
-  thread_local Scratch<B> scratch;
-  const auto& shape = args.shape;
-  const int64_t dim = shape.head_dim, kv_head = head / (shape.num_heads / shape.num_kv_heads), padded = round_up(length, kBlock);
-  B *k = scratch.k.get(padded * dim), *v = scratch.v.get(padded * dim), *q = scratch.q.get(kBlock * dim);
-  pack(head_of<T>(args.qkv, begin, key_column(shape, kv_head), dim), 0, length, padded, k);
-  pack(head_of<T>(args.qkv, begin, value_column(shape, kv_head), dim), 0, length, padded, v);
-  const auto queries = head_of<T>(args.qkv, begin, query_column(shape, head), dim);
-  const auto target = head_of<T>(args.out, begin, query_column(shape, head), dim);
-  float* lse = args.lse.data<float>() + head * args.qkv.dim(0) + begin;
-  float* scores = scratch.scores.get(kMostScores);
-  B* p = scratch.p.get(kMostScores);
-  alignas(64) PerQuery shrink;
-  for (int64_t first = 0; first < length; first += kBlock) {
-    const int64_t rows = std::min(kBlock, length - first);
-    pack(queries, first, rows, kBlock, q);
-    float* out = scratch.out.zeros(kBlock * dim);
-    alignas(64) Running running;
-    running.max.fill(-kInfinity);
-    running.sum.fill(0.0F);
-    for_tiles(first, length, args.causal, [&](const Tile& tile) {
-      inner(k + tile.first_key * dim, q, tile.padded_keys, dim, scores);
-      online_softmax(tile, args.scale, scores, running, shrink, p);
-      if (tile.first_key > 0) scale_rows(shrink, dim, out);
-      add_by_query(p, v + tile.first_key * dim, tile.padded_keys, dim, out);
-    });
-    unpack(out, first, rows, [&](int64_t r) { return 1.0F / running.sum[static_cast<size_t>(r)]; }, target);
-    for (int64_t r = 0; r < rows; ++r)
-      lse[first + r] = running.max[static_cast<size_t>(r)] + std::log(running.sum[static_cast<size_t>(r)]);
+class QueryHead {
+ public:
+  QueryHead(const ops::AttentionForward& args, int64_t begin, int64_t length, int64_t head)
+      : args_(args),
+        mask_{args.causal, length},
+        target_(column<T>(args.out, begin, query_column(args.shape, head))),
+        queries_(column<T>(args.qkv, begin, query_column(args.shape, head))),
+        lse_(args.lse.data<float>() + head * args.qkv.dim(0) + begin) {
+    const int64_t count = whole_panels(length) * words_, kv_head = head / (args.shape.num_heads / args.shape.num_kv_heads);
+    k_ = scratch_.k.get(count);
+    v_ = scratch_.v.get(count);
+    pack_panels<B>(column<T>(args.qkv, begin, key_column(args.shape, kv_head)), 0, length, k_);
+    pack_rows<B>(column<T>(args.qkv, begin, value_column(args.shape, kv_head)), 0, length, whole_panels(length), v_);
   }
-}
+
+  void run() {
+    for (int64_t first = 0; first < mask_.length; first += kLanes) attend(first);
+  }
+
+ private:
+  template <class U>
+  Head<U> column(const Tensor& tensor, int64_t token, int64_t at) const {
+    return head_of<U>(tensor, token, at, args_.shape.head_dim);
+  }
+
+  void attend(int64_t first) {
+    const int64_t rows = std::min(kLanes, mask_.length - first), end = mask_.end(first);
+    Word<B>* q = scratch_.q.get(kLanes * words_);
+    pack_panels<B>(queries_, first, rows, q);
+    float* out = scratch_.out.zeros(kLanes * width_);
+    Running running;
+    for (int64_t key = 0; key < end; key += kMostKeys)
+      attend({first, key, std::min({kMostKeys, end - key, mask_.length - key})}, q, running, out);
+    unpack(out, first, rows, [&](int64_t r) { return 1.0F / running.sum[r]; }, target_);
+    for (int64_t r = 0; r < rows; ++r) lse_[first + r] = running.max[r] + std::log(running.sum[r]);
+  }
+
+  void attend(const Tile& tile, const Word<B>* q, Running& running, float* out) {
+    const int64_t keys = whole_panels(tile.count);
+    float* scores = scratch_.scores.get(kMostKeys * kLanes);
+    Word<B>* p = scratch_.p.get(kMostKeys * kLanes);
+    for (int64_t k = 0; k < keys; k += kLanes)
+      multiply<1, kLanes, false>(k_ + (tile.first + k) * words_, q, words_, scores + k * kLanes, kLanes);
+    const F16 shrink = online_softmax<B>(tile, mask_, args_.scale, scores, running, p);
+    if (tile.first > 0) scale_rows(shrink, width_, out);
+    for (int64_t d = 0; d < width_; d += kLanes)
+      multiply<1, kLanes, true>(p, v_ + (d * whole_panels(mask_.length) + tile.first * kLanes) / kPerWord<B>, keys / kPerWord<B>,
+                                out + d, width_);
+  }
+
+  static thread_local Scratch<B> scratch_;
+
+  const ops::AttentionForward& args_;
+  const Mask mask_;
+  const int64_t width_ = whole_panels(args_.shape.head_dim), words_ = width_ / kPerWord<B>;
+  const Head<T> target_, queries_;
+  float* lse_;
+  Word<B>*k_, *v_;
+};
+
+template <class T, class B>
+thread_local Scratch<B> QueryHead<T, B>::scratch_;
 
 }  // namespace
 
@@ -95,7 +137,7 @@ void attention_forward(Context& ctx, const ops::AttentionForward& args) {
     ctx.parallel_for((args.cu_seqlens.dim(0) - 1) * heads, [&](int64_t task) {
       const int64_t s = task / heads;
       if (ends[s] == ends[s + 1]) return;
-      attend<decltype(type), decltype(operand)>(args, ends[s], ends[s + 1] - ends[s], task % heads);
+      QueryHead<decltype(type), decltype(operand)>(args, ends[s], ends[s + 1] - ends[s], task % heads).run();
     });
   });
 }

@@ -11,17 +11,20 @@ namespace {
 
 using namespace attention;  // NOLINT(google-build-using-namespace)
 
+constexpr int64_t kBlock = 64;  // queries at once: dk's and dv's sums are that long before they meet memory
+using PerQuery = std::array<float, kBlock>;
+
 template <class B>
 struct Scratch {
-  Buffer<B> q, k, v, dout, p, ds;
-  Buffer<float> dq, dk, dv, scores, dp;
+  // Named by what they are contracted over: columns (panels of sixteen rows), or rows.
+  Buffer<Word<B>> q_columns, q_rows, k_columns, k_rows, v_columns, dout_columns, dout_rows, p, ds, ds_by_key;
+  Buffer<float> dq, dk, dv;
 };
 
 template <class B>
 struct QueryBlock {
-  const B* q;
-  const B* dout;
-  float* dq;
+  int64_t first;
+  const Word<B>*q_columns, *q_rows, *dout_columns, *dout_rows;
   alignas(64) PerQuery lse, delta;
 };
 
@@ -29,93 +32,132 @@ template <class T>
 void delta_of(const Head<T>& dout, const Head<T>& out, int64_t first, int64_t rows, PerQuery& delta) {
   delta.fill(0.0F);
   for (int64_t r = 0; r < rows; ++r) {
-    const T *a = dout.data + (first + r) * dout.ld, *b = out.data + (first + r) * out.ld;
+    const T *a = dout.row(first + r), *b = out.row(first + r);
     F16 sum{};
     for_lanes(dout.dim, [&](const Lanes& lanes) { sum += lanes.load(a) * lanes.load(b); });
     delta[static_cast<size_t>(r)] = horizontal_sum(sum);
   }
 }
 
-// Of one tile, [key, query].
+// Sixteen keys by a block of queries: words[key][query / per word], and panels[query / 16][key / per word][16].
 template <class B>
-struct TileScores {
-  float *scores, *dp;
-  B *p, *ds;
-};
+struct TileWords {
+  static constexpr int64_t kRow = kBlock / kPerWord<B>;
+  static constexpr int64_t kPanel = kMostKeys / kPerWord<B>;
+  Word<B>*p, *ds, *ds_by_key;
 
-// scores: q k; dp: dout v
-template <class B>
-void score_gradients(const Tile& tile, float scale, const QueryBlock<B>& query, const TileScores<B>& of) {
-  for (int64_t q = 0; q < kBlock; q += kLanes) {
-    const F16 lse = load(&query.lse[q]), delta = load(&query.delta[q]);
-    for (int64_t k = 0; k < tile.keys; ++k) {
-      const int64_t i = k * kBlock + q;
-      const F16 p = tile.select(k, q, exp(load(of.scores + i) * scale - lse), 0.0F);
-      store(of.p + i, p);
-      store(of.ds + i, p * (load(of.dp + i) - delta));
-    }
+  void store_rows(int64_t key, int64_t query, F16 p_row, F16 ds_row) const {
+    cpu::store(reinterpret_cast<B*>(p + key * kRow) + query, p_row);
+    cpu::store(reinterpret_cast<B*>(ds + key * kRow) + query, ds_row);
   }
-  const int64_t end = tile.keys * kBlock, padding = (tile.padded_keys - tile.keys) * kBlock;
-  std::fill_n(of.p + end, padding, B(0.0F));
-  std::fill_n(of.ds + end, padding, B(0.0F));
-}
-
-template <class B>
-struct Keys {
-  const B *k, *v;
-  float *dk, *dv;
+  void store_by_key(int64_t key, int64_t query, F16 even, F16 odd) const {
+    const U16 both = pairs_of(even, odd);
+    std::memcpy(ds_by_key + query * kPanel + key / 2 * kLanes, &both, sizeof(both));
+  }
 };
-
-template <class B>
-void backward_tile(const Tile& tile, float scale, int64_t dim, const QueryBlock<B>& query, const Keys<B>& all,
-                   const TileScores<B>& of) {
-  const int64_t at = tile.first_key * dim, keys = tile.padded_keys;
-  inner(all.k + at, query.q, keys, dim, of.scores);
-  inner(all.v + at, query.dout, keys, dim, of.dp);
-  score_gradients(tile, scale, query, of);
-  add_by_key(of.p, query.dout, keys, dim, all.dv + at);
-  add_by_key(of.ds, query.q, keys, dim, all.dk + at);
-  add_by_query(of.ds, all.k + at, keys, dim, query.dq);
-}
 
 template <class T, class B>
 class KvHead {
  public:
   KvHead(const ops::AttentionBackward& args, int64_t begin, int64_t length, int64_t kv_head)
-      : args_(args), begin_(begin), length_(length), kv_head_(kv_head), padded_(round_up(length, kBlock)) {}
+      : args_(args), mask_{args.causal, length}, begin_(begin), kv_head_(kv_head) {}
 
   void run() {
-    const int64_t count = padded_ * dim_, group = shape_.num_heads / shape_.num_kv_heads;
-    keys_ = {scratch_.k.get(count), scratch_.v.get(count), scratch_.dk.zeros(count), scratch_.dv.zeros(count)};
-    pack(column(args_.qkv, key_column(shape_, kv_head_)), 0, length_, padded_, scratch_.k.get(count));
-    pack(column(args_.qkv, value_column(shape_, kv_head_)), 0, length_, padded_, scratch_.v.get(count));
+    const int64_t length = mask_.length, count = whole_panels(length) * words_;
+    const int64_t group = shape_.num_heads / shape_.num_kv_heads;
+    const auto keys = column(args_.qkv, key_column(shape_, kv_head_)), values = column(args_.qkv, value_column(shape_, kv_head_));
+    pack_panels<B>(keys, 0, length, k_columns_ = scratch_.k_columns.get(count));
+    pack_rows<B>(keys, 0, length, whole_panels(length), k_rows_ = scratch_.k_rows.get(count));
+    pack_panels<B>(values, 0, length, v_columns_ = scratch_.v_columns.get(count));
+    dk_ = scratch_.dk.zeros(whole_panels(length) * width_);
+    dv_ = scratch_.dv.zeros(whole_panels(length) * width_);
     for (int64_t head = kv_head_ * group; head < (kv_head_ + 1) * group; ++head)
-      for (int64_t first = 0; first < length_; first += kBlock) query_block(head, first);
-    unpack(keys_.dk, 0, length_, [&](int64_t) { return args_.scale; }, column(args_.dqkv, key_column(shape_, kv_head_)));
-    unpack(keys_.dv, 0, length_, [](int64_t) { return 1.0F; }, column(args_.dqkv, value_column(shape_, kv_head_)));
+      for (int64_t first = 0; first < length; first += kBlock) query_block(head, first);
+    unpack(dk_, 0, length, [&](int64_t) { return args_.scale; }, column(args_.dqkv, key_column(shape_, kv_head_)));
+    unpack(dv_, 0, length, [](int64_t) { return 1.0F; }, column(args_.dqkv, value_column(shape_, kv_head_)));
   }
 
  private:
-  Head<T> column(const Tensor& tensor, int64_t at) const { return head_of<T>(tensor, begin_, at, dim_); }
+  Head<T> column(const Tensor& tensor, int64_t at) const { return head_of<T>(tensor, begin_, at, shape_.head_dim); }
 
   void query_block(int64_t head, int64_t first) {
-    const int64_t rows = std::min(kBlock, length_ - first);
+    const int64_t rows = std::min(kBlock, mask_.length - first);
     const QueryBlock<B> query = load_queries(head, first, rows);
-    const TileScores<B> scores{scratch_.scores.get(kMostScores), scratch_.dp.get(kMostScores), scratch_.p.get(kMostScores),
-                               scratch_.ds.get(kMostScores)};
-    for_tiles(first, length_, args_.causal,
-              [&](const Tile& tile) { backward_tile(tile, args_.scale, dim_, query, keys_, scores); });
-    unpack(query.dq, first, rows, [&](int64_t) { return args_.scale; }, column(args_.dqkv, query_column(shape_, head)));
+    float* dq = scratch_.dq.zeros(kBlock * width_);
+    const int64_t end = std::min(mask_.end(first + kBlock - kLanes), whole_panels(mask_.length));
+    for (int64_t key = 0; key < end; key += kMostKeys) {
+      const int64_t stop = std::min(end, key + kMostKeys);
+      for (int64_t k = key; k < stop; k += kLanes) panel(query, k, (k - key) / kPerWord<B> * kLanes);
+      add_dq(query, key, stop, dq);
+    }
+    unpack(dq, first, rows, [&](int64_t) { return args_.scale; }, column(args_.dqkv, query_column(shape_, head)));
+  }
+
+  // Sixteen keys from `key` on, and the block's queries that see any of them.
+  void panel(const QueryBlock<B>& query, int64_t key, int64_t at) {
+    const int64_t from = mask_.causal ? std::max<int64_t>(key - query.first, 0) : 0;
+    const TileWords<B> words{scratch_.p.get(kLanes * kBlock), scratch_.ds.get(kLanes * kBlock),
+                             scratch_.ds_by_key.get(kMostKeys * kBlock) + at};
+    for (int64_t q = from; q < kBlock; q += kLanes) {
+      alignas(64) float scores[kLanes * kLanes], dp[kLanes * kLanes];
+      multiply<1, kLanes, false>(k_columns_ + key * words_, query.q_columns + q * words_, words_, scores, kLanes);
+      multiply<1, kLanes, false>(v_columns_ + key * words_, query.dout_columns + q * words_, words_, dp, kLanes);
+      score_gradients(query, key, q, scores, dp, words);
+    }
+    constexpr int64_t kRow = TileWords<B>::kRow;
+    const int64_t first = from / kPerWord<B>;
+    for (int64_t d = 0; d < width_; d += kLanes) {
+      const int64_t panel = d * kRow + first * kLanes, sum = key * width_ + d;
+      multiply<kRow, 1, true>(words.p + first, query.dout_rows + panel, kRow - first, dv_ + sum, width_);
+      multiply<kRow, 1, true>(words.ds + first, query.q_rows + panel, kRow - first, dk_ + sum, width_);
+    }
+  }
+
+  // Of sixteen keys and sixteen queries. Keys behind the sequence's end have no weight.
+  void score_gradients(const QueryBlock<B>& query, int64_t key, int64_t q, const float* scores, const float* dp,
+                       const TileWords<B>& words) const {
+    const F16 lse = load(&query.lse[static_cast<size_t>(q)]), delta = load(&query.delta[static_cast<size_t>(q)]);
+    F16 even{};
+    for (int64_t k = 0; k < kLanes; ++k) {
+      const F16 e = exp(load(scores + k * kLanes) * args_.scale - lse);
+      const F16 p = key + k < mask_.length ? mask_.select(key + k, query.first + q, e, 0.0F) : F16{};
+      const F16 ds = p * (load(dp + k * kLanes) - delta);
+      words.store_rows(k, q, p, ds);
+      if (kPerWord<B> == 2 && k % 2 == 1) words.store_by_key(k, q, even, ds);
+      even = ds;
+    }
+    if constexpr (kPerWord<B> == 1)
+      for (int64_t k = 0; k < kLanes; ++k)
+        store(words.ds_by_key + q * words.kPanel + k * kLanes, load(words.ds + k * kBlock + q));
+  }
+
+  void add_dq(const QueryBlock<B>& query, int64_t begin, int64_t end, float* dq) const {
+    const Word<B>* ds = scratch_.ds_by_key.get(kMostKeys * kBlock);
+    for (int64_t q = 0; q < kBlock; q += kLanes) {
+      const int64_t keys = std::min(end, mask_.end(query.first + q)) - begin;
+      for (int64_t d = 0; keys > 0 && d < width_; d += kLanes)
+        multiply<1, kLanes, true>(ds + q * TileWords<B>::kPanel,
+                                  k_rows_ + (d * whole_panels(mask_.length) + begin * kLanes) / kPerWord<B>, keys / kPerWord<B>,
+                                  dq + q * width_ + d, width_);
+    }
   }
 
   // Queries behind the sequence's end get p = exp(0 - inf) = 0.
   QueryBlock<B> load_queries(int64_t head, int64_t first, int64_t rows) {
-    const int64_t count = kBlock * dim_, at = query_column(shape_, head);
-    B *q = scratch_.q.get(count), *dout = scratch_.dout.get(count);
-    pack(column(args_.qkv, at), first, rows, kBlock, q);
-    pack(column(args_.dout, at), first, rows, kBlock, dout);
-    QueryBlock<B> query{.q = q, .dout = dout, .dq = scratch_.dq.zeros(count)};
-    delta_of(column(args_.dout, at), column(args_.out, at), first, rows, query.delta);
+    const int64_t at = query_column(shape_, head), count = kBlock * words_;
+    QueryBlock<B> query{.first = first,
+                        .q_columns = scratch_.q_columns.zeros(count),
+                        .q_rows = scratch_.q_rows.get(count),
+                        .dout_columns = scratch_.dout_columns.zeros(count),
+                        .dout_rows = scratch_.dout_rows.get(count),
+                        .lse = {},
+                        .delta = {}};
+    const auto q = column(args_.qkv, at), dout = column(args_.dout, at);
+    pack_panels<B>(q, first, rows, scratch_.q_columns.get(count));
+    pack_rows<B>(q, first, rows, kBlock, scratch_.q_rows.get(count));
+    pack_panels<B>(dout, first, rows, scratch_.dout_columns.get(count));
+    pack_rows<B>(dout, first, rows, kBlock, scratch_.dout_rows.get(count));
+    delta_of(dout, column(args_.out, at), first, rows, query.delta);
     query.lse.fill(std::numeric_limits<float>::infinity());
     std::copy_n(args_.lse.data<float>() + head * args_.qkv.dim(0) + begin_ + first, rows, query.lse.begin());
     return query;
@@ -125,9 +167,11 @@ class KvHead {
 
   const ops::AttentionBackward& args_;
   const ops::AttentionShape& shape_ = args_.shape;
-  const int64_t begin_, length_, kv_head_, padded_;
-  const int64_t dim_ = shape_.head_dim;
-  Keys<B> keys_{};
+  const Mask mask_;
+  const int64_t begin_, kv_head_;
+  const int64_t width_ = whole_panels(shape_.head_dim), words_ = width_ / kPerWord<B>;
+  Word<B>*k_columns_ = nullptr, *k_rows_ = nullptr, *v_columns_ = nullptr;
+  float *dk_ = nullptr, *dv_ = nullptr;
 };
 
 template <class T, class B>
