@@ -101,6 +101,11 @@ bool has_fast_bf16() {
   return has;
 }
 
+bool has_amx() {
+  static const bool has = can_use(dnnl::cpu_isa::avx512_core_amx);
+  return has;
+}
+
 void gemm(const Gemm& shape, const void* a, const void* b, void* c) {
   if (shape.in == DType::kBF16 && !has_fast_bf16())
     throw Error(ErrorKind::kUsage, "bf16 products", "this processor has no avx512_bf16", "choose the recipe fp32");

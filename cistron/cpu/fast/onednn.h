@@ -8,6 +8,8 @@ namespace cistron::cpu {
 
 /// Whether bf16 products run in bf16 instructions (avx512_bf16, AMX). Elsewhere `gemm` refuses bf16 operands.
 bool has_fast_bf16();
+/// Whether they run in AMX's tiles.
+bool has_amx();
 
 /// c[m, n] = op(a) op(b), row-major with leading dimensions; op(a) is [m, k]: a itself, or the transpose of a [k, m].
 /// Operands f32 or bf16 (both the same), c their dtype or f32; sums in f32. m, n, k > 0.

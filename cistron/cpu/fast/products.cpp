@@ -55,15 +55,23 @@ Gemm row_gemm(const RowProduct& p, int64_t rows, int64_t columns) {
           .out = p.out};
 }
 
+// oneDNN is 5% faster in bf16 with a whole tile of rows, and far faster with AMX.
+bool chains(const RowProduct& p, int64_t rows) {
+  if (!kHasChainRows || !p.transpose_w) return false;
+  return p.in == DType::kF32 || (kHasBf16Words && p.k % 2 == 0 && rows < kRowTile && !has_amx());
+}
+
 void chain_row_product(const RowProduct& p, Range rows, Range columns) {
-  chain_rows({.x = static_cast<const float*>(p.x) + rows.begin * p.k,
-              .w = static_cast<const float*>(p.w) + columns.begin * p.k,
-              .y = static_cast<float*>(p.y) + rows.begin * p.n + columns.begin,
+  chain_rows({.x = at(p.x, rows.begin * p.k, p.in),
+              .w = at(p.w, columns.begin * p.k, p.in),
+              .y = at(p.y, rows.begin * p.n + columns.begin, p.out),
               .m = rows.count,
               .n = columns.count,
               .k = p.k,
               .ldy = p.n,
-              .accumulate = p.accumulate});
+              .accumulate = p.accumulate,
+              .in = p.in,
+              .out = p.out});
 }
 
 // y's rows keep their leading dimension here: where that is large, oneDNN sums in another order.
@@ -93,7 +101,7 @@ void row_product(const RowProduct& p, Range rows, Range columns) {
       std::memset(at(p.y, r * p.n + columns.begin, p.out), 0, static_cast<size_t>(columns.count * size_of(p.out)));
     return;
   }
-  if (kHasChainRows && p.in == DType::kF32 && p.transpose_w) return chain_row_product(p, rows, columns);
+  if (chains(p, rows.count)) return chain_row_product(p, rows, columns);
   std::byte* w = at(p.w, p.transpose_w ? columns.begin * p.k : columns.begin, p.in);
   const int64_t whole = rows.count / kPadRows * kPadRows;
   if (whole > 0)

@@ -1,7 +1,8 @@
 #pragma once
 // Tiles of the two kinds of product that linear layers need, on the calling thread. Tile bounds are the callers', never depend on
 // the number of threads, and rows beyond a multiple of 16 are computed in a zero-padded block of 16: so a row meets the same
-// arithmetic whatever rows are beside it, and oneDNN sees few distinct shapes. chain_rows.h, for f32 with w^T, needs neither.
+// arithmetic whatever rows are beside it (in bf16 beside its tile's), and oneDNN sees few distinct shapes. chain_rows.h, for w^T
+// in f32 and for few rows in bf16, needs neither.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
