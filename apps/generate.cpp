@@ -25,6 +25,7 @@ namespace {
 
 struct Options : Common {
   std::string model, prompt, prompts, tokenizer;
+  Precision precision = Precision::kF32;
   int64_t samples = 1, max_tokens = std::numeric_limits<int64_t>::max();
   uint64_t seed = 0;
   eval::Sampling sampling;
@@ -70,12 +71,13 @@ eval::CachedModelOptions plan(const Options& o, const model::ModelConfig& model,
   int64_t longest = 0;
   for (const auto& prompt : prompts) longest = std::max(longest, std::ssize(prompt.tokens));
   const int64_t capacity = longest + std::min(o.max_tokens, model.context - longest);
-  const int64_t per_slot = eval::CachedModel::bytes_per_slot(model, Precision::kF32, capacity);
+  const int64_t per_slot = eval::CachedModel::bytes_per_slot(model, o.precision, capacity);
   const int64_t fit = std::max<int64_t>(available_host_memory() / 2 / per_slot, 1);
   const int64_t sequences = std::ssize(prompts) > kMostSlots ? kMostSlots : std::ssize(prompts) * std::min(o.samples, kMostSlots);
   const int64_t slots = std::min({sequences, kMostSlots, fit});
   const int64_t prefill = std::max(longest, std::min(kPrefillTokens, slots * longest));
   return {.model = model,
+          .precision = o.precision,
           .slots = slots,
           .capacity = capacity,
           .prefill_tokens = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(prefill)))};
@@ -187,6 +189,8 @@ void add_generate(CLI::App& app, Run& run) {
   verb->add_option("--max-tokens", o->max_tokens, "New tokens a sequence, at most; if left out, what the model's context holds")
       ->check(CLI::Range(int64_t{1}, kMost));
   verb->add_option("--seed", o->seed, "Another seed, other sequences")->check(CLI::NonNegativeNumber)->capture_default_str();
+  const std::map<std::string, Precision> precisions{{"fp32", Precision::kF32}, {"bf16", Precision::kBF16}};
+  verb->add_option("--precision", o->precision, "fp32 (the reference) or bf16")->transform(CLI::CheckedTransformer(precisions));
   verb->add_option("--tokenizer", o->tokenizer, "For a model that brings none: esm2 or nucleotide");
   const std::map<std::string, data::OnUnknown> on_unknown{{"error", data::OnUnknown::kError},
                                                           {"replace", data::OnUnknown::kReplace}};
