@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "apps/command.h"
+#include "apps/out_of_memory.h"
 #include "apps/version.h"
 #include "cistron/core/current_error.h"
 #include "cistron/core/nearest.h"
@@ -78,15 +79,25 @@ int parse_and_run(int argc, char** argv) {
   return run_verb(run);
 }
 
+// What is being handled; also where no memory is left for its message.
+int fail_with_current() noexcept {
+  try {
+    const Error error = current_error();
+    return fail(error.kind(), error.what());
+  } catch (...) {
+    return apps::say_out_of_memory();
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   fill_closed_streams();
   ignore_signals_of_writing();
+  apps::end_clearly_without_memory();
   try {
     return parse_and_run(argc, argv);
   } catch (...) {
-    const Error error = current_error();
-    return fail(error.kind(), error.what());
+    return fail_with_current();
   }
 }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "cistron/core/checked.h"
@@ -111,10 +112,14 @@ void Arena::give_offset(int64_t offset, int64_t bytes) {
     bytes += next->second;
     holes_.erase(next);
   }
-  if (offset + bytes == end_)
+  if (offset + bytes == end_) {
     end_ = offset;
-  else
+    return;
+  }
+  try {
     holes_.emplace(offset, bytes);
+  } catch (const std::bad_alloc&) {  // destructors come here: the room is lost, and who needs it will say so
+  }
 }
 
 }  // namespace cistron

@@ -29,6 +29,7 @@ void end(std::vector<std::thread>& workers, std::mutex& mutex, std::condition_va
 
 ThreadPool::ThreadPool(int num_threads) {
   if (num_threads <= 0) num_threads = usable_cores();
+  workers_.reserve(static_cast<size_t>(num_threads));  // a started thread must find its place
   try {
     for (int i = 1; i < num_threads; ++i) workers_.push_back(start_thread([this] { work(); }));
   } catch (...) {

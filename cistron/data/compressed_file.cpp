@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <new>
 #include <system_error>
 
 #include "cistron/core/error.h"
@@ -24,9 +25,12 @@ BGZF* open_file(const std::filesystem::path& path) {
   if (fd < 0) refuse(path, "cannot open the file", std::generic_category().message(errno));
   struct stat info{};
   const bool is_directory = fstat(fd, &info) == 0 && S_ISDIR(info.st_mode);
+  errno = 0;
   BGZF* file = is_directory ? nullptr : bgzf_dopen(fd, "r");
   if (file != nullptr) return file;
+  const bool no_memory = errno == ENOMEM;
   close(fd);
+  if (no_memory) throw std::bad_alloc();
   refuse(path, "cannot read the file", is_directory ? "it is a directory; name the files in it" : "it is damaged or cut short");
 }
 

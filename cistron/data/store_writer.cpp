@@ -132,7 +132,8 @@ void StoreWriter::commit(std::string_view report_json) {
                              {"version", kStoreVersion},
                              {"tokenizer", tokenizer_.name()},
                              {"vocab_size", tokenizer_.vocab_size()},
-                             {"report", nlohmann::json::parse(report_json)}};
+                             {"report", nlohmann::json::parse(report_json)},
+                             {"splits", nlohmann::json::object()}};
   for (const Split split : {Split::kTrain, Split::kValid})
     manifest["splits"][name_of(split)] = splits_[static_cast<size_t>(split)]->finish();
   manifest["checksum"] = io::xxh64(manifest.dump());

@@ -78,7 +78,7 @@ EventWriter::EventWriter(const std::filesystem::path& directory, int64_t first_s
 EventWriter::~EventWriter() {
   try {
     flush();
-  } catch (const Error&) {  // whoever must know has called flush
+  } catch (...) {  // whoever must know has called flush
   }
 }
 
