@@ -55,9 +55,9 @@ void remove_tree(const fs::path& path) {
   check(error, "cannot remove", path);
 }
 
-void make_directories(const fs::path& path) {
+void make_directory(const fs::path& path) {
   std::error_code error;
-  fs::create_directories(path, error);
+  fs::create_directory(path, error);
   check(error, "cannot create the directory", path);
 }
 
@@ -80,7 +80,7 @@ int make_and_lock(const fs::path& partial, const fs::path& path) {
   std::error_code ignored;
   if (is_taken(partial) && !fs::is_directory(partial, ignored)) remove_tree(partial);
   while (true) {
-    make_directories(partial);
+    make_directory(partial);
     const int fd = open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) continue;  // another process has just been done with it
     if (fd < 0) {
@@ -141,6 +141,14 @@ void throw_errno(std::string_view what, const fs::path& where) {
 }
 
 void sync_directory(const fs::path& directory) { sync_path(directory, O_DIRECTORY); }
+
+void make_directories(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return;
+  make_directories(parent_of(path));
+  make_directory(path);
+  sync_directory(parent_of(path));
+}
 
 FileWriter::FileWriter(fs::path path)
     : path_(std::move(path)), fd_(open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
@@ -221,7 +229,10 @@ AtomicDirectory::~AtomicDirectory() { discard(); }
 
 void AtomicDirectory::discard() {
   std::error_code ignored;
-  if (!committed_) fs::remove_all(partial_, ignored);
+  try {
+    if (!committed_) fs::remove_all(partial_, ignored);
+  } catch (const std::bad_alloc&) {  // it stays until the next writer clears it
+  }
   if (lock_ >= 0) close(lock_);
 }
 

@@ -90,4 +90,7 @@ void restore_replaced(const std::filesystem::path& path);
 /// Makes changes to the directory's entries (a rename, a new file) durable.
 void sync_directory(const std::filesystem::path& directory);
 
+/// The directory and those above it that are missing, durably.
+void make_directories(const std::filesystem::path& path);
+
 }  // namespace cistron::io

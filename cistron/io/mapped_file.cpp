@@ -22,7 +22,9 @@ namespace {
   const bool name = error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG;
   const bool full = error == ENOSPC || error == EDQUOT || error == ENOMEM;
   refuse(path, std::generic_category().message(error),
-         name ? ErrorKind::kBadData : full ? ErrorKind::kOutOfSpace : ErrorKind::kFailed);
+         name   ? ErrorKind::kBadData
+         : full ? ErrorKind::kOutOfSpace
+                : ErrorKind::kFailed);
 }
 
 }  // namespace
@@ -45,6 +47,13 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+std::optional<std::string> read_if_there(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::status(path, ignored).type() == std::filesystem::file_type::not_found) return std::nullopt;
+  const MappedFile file(path);
+  return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
 }
 
 bool is_reachable(const std::filesystem::path& path) {

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <span>
+#include <string>
 
 namespace cistron::io {
 
@@ -21,6 +23,9 @@ class MappedFile {
   std::filesystem::path path_;
   std::span<const std::byte> bytes_;
 };
+
+/// All of a file as text; nothing where there is none. Throws as MappedFile where there is one that cannot be read.
+std::optional<std::string> read_if_there(const std::filesystem::path& path);
 
 /// Whether a file or folder can be reached there; never throws.
 bool is_reachable(const std::filesystem::path& path);

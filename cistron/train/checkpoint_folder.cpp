@@ -1,7 +1,7 @@
 #include "cistron/train/checkpoint_folder.h"
 
 #include <algorithm>
-#include <fstream>
+#include <cerrno>
 #include <sstream>
 
 #include "cistron/core/error.h"
@@ -9,6 +9,7 @@
 #include "cistron/dist/single.h"
 #include "cistron/dist/together.h"
 #include "cistron/io/atomic_file.h"
+#include "cistron/io/mapped_file.h"
 
 namespace cistron::train {
 
@@ -26,10 +27,23 @@ int64_t step_of(const std::string& name) {
 }
 
 std::string read_latest(const fs::path& folder) {
-  std::ifstream file(folder / "latest");
-  std::string name;
-  std::getline(file, name);
-  return name;
+  try {
+    const std::string text = io::read_if_there(folder / "latest").value_or("");
+    return text.substr(0, text.find('\n'));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kBadData) throw;
+    return {};  // it is something else than a file
+  }
+}
+
+/// What is in a folder; nothing where there is none. One that cannot be listed is not one that is empty.
+std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::directory_entry> all;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) all.push_back(*entry);
+  if (!error || error == std::errc::no_such_file_or_directory) return all;
+  errno = error.value();
+  io::throw_errno("cannot list", folder);
 }
 
 }  // namespace
@@ -38,8 +52,7 @@ std::string CheckpointFolder::name_of(int64_t step) { return fmt::format("{}{:08
 
 std::vector<std::string> CheckpointFolder::names() const {
   std::vector<std::string> all;
-  std::error_code missing;
-  for (const auto& entry : fs::directory_iterator(folder_, missing)) {
+  for (const auto& entry : entries_of(folder_)) {
     const std::string name = entry.path().filename().string();
     if (entry.is_directory() && step_of(name) >= 0) all.push_back(name);
   }
@@ -54,7 +67,10 @@ void CheckpointFolder::save(Context& ctx, const CheckpointInfo& info, const std:
   dist::together(world, [&] {
     if (world.rank() != 0) return;
     io::write_file(folder_ / "latest", name + "\n");
-    prune(info.state.step, keep);
+    try {
+      prune(info.state.step, keep);
+    } catch (const Error&) {  // what cannot be removed costs space, not safety
+    }
   });
 }
 
@@ -63,16 +79,16 @@ void CheckpointFolder::prune(int64_t step, int64_t keep) const {
   for (const auto& name : names()) {
     if (step_of(name) > step || ++kept <= keep) continue;             // later ones are of a run that went another way
     const fs::path aside = folder_ / (name + std::string(kPartial));  // so that half of it never looks like a checkpoint
-    std::error_code ignored;                                          // what cannot be removed costs space, not safety
+    std::error_code ignored;
     fs::rename(folder_ / name, aside, ignored);
+    io::sync_directory(folder_);  // nor after the power went
     fs::remove_all(aside, ignored);
   }
 }
 
 std::vector<fs::path> CheckpointFolder::leftovers(std::string_view suffix) const {
   std::vector<fs::path> left;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder_, ignored))
+  for (const auto& entry : entries_of(folder_))
     if (entry.path().filename().string().starts_with(kPrefix) && entry.path().extension() == suffix) left.push_back(entry.path());
   return left;
 }

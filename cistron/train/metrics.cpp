@@ -6,11 +6,13 @@
 
 #include <cerrno>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <sstream>
 #include <utility>
 #include <vector>
+
+#include "cistron/io/mapped_file.h"
 
 namespace cistron::train {
 
@@ -35,8 +37,9 @@ bool belongs(const std::string& line, int64_t last_step) {
 }
 
 void truncate_to(const fs::path& file, int64_t last_step) {
-  std::ifstream stream(file);
-  if (!stream) return;
+  const auto text = io::read_if_there(file);
+  if (!text) return;
+  std::istringstream stream(*text);
   std::string kept, line;
   while (std::getline(stream, line))
     if (belongs(line, last_step)) kept += line + "\n";
@@ -51,7 +54,7 @@ double ValidationMetrics::bits_per_token() const { return loss / std::numbers::l
 
 RecordedStep recorded_step(const fs::path& run, int64_t step) {
   RecordedStep recorded;
-  std::ifstream stream(run / "metrics.jsonl");
+  std::istringstream stream(io::read_if_there(run / "metrics.jsonl").value_or(""));
   const auto number = [](const nlohmann::json& line, const char* key) { return line.contains(key) && line[key].is_number(); };
   for (std::string text; std::getline(stream, text);) {
     const auto line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -67,6 +70,7 @@ Metrics::Metrics(const fs::path& run, int64_t last_step) : file_(run / "metrics.
   truncate_to(file_, last_step);
   fd_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (fd_ < 0) io::throw_errno("cannot open the metrics", file_);
+  io::sync_directory(run);  // both files are there to stay
 }
 
 Metrics::~Metrics() { ::close(fd_); }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <utility>
 
 #include "cistron/core/error.h"
@@ -84,12 +83,7 @@ std::unique_ptr<Checkpoint> RunFolder::resume_from(const RunConfig& config, uint
 }
 
 void RunFolder::make_and_lock() {
-  std::error_code error;
-  fs::create_directories(path_ / "checkpoints", error);
-  if (error) {
-    errno = error.value();
-    io::throw_errno("cannot make the run's directory", path_);
-  }
+  io::make_directories(path_ / "checkpoints");
   if (lock_ != nullptr) return;
   lock_ = std::make_unique<RunLock>(path_);
   check_unused(path_);  // another may have made it, and be done, since the constructor looked
