@@ -70,6 +70,14 @@ def metrics(run):
     return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
 
 
+def same_files(a, b):
+    """Two folders that hold the same files with the same bytes."""
+    def names(folder):
+        return sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+
+    return a.is_dir() and names(a) == names(b) and all((a / name).read_bytes() == (b / name).read_bytes() for name in names(a))
+
+
 def main(tests):
     """Runs every `test_*` function of a module with (program, directory)."""
     import tempfile

@@ -4,11 +4,13 @@
 //   FAIL_EVER=1       and every one after it
 //   FAIL_WITH=ERRNO   how
 //   FAIL_COUNT=FILE   where the number of calls goes at the end
-// Counted: opening, writing, syncing, closing, renaming, removing, making folders, listing them. Reading maps files, and is
-// opening.
+// Counted: opening, writing, syncing, closing, locking, mapping, renaming, removing, making folders, listing them. Reading is
+// mapping.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -48,12 +50,16 @@ bool is_under(const char* path) {
 }
 
 bool fails_for(const char* path) { return is_under(path) && fails(); }
-bool fails_for(int fd) { return fd >= 0 && fd < kFiles && counted[fd] && fails(); }
 
-int opened(int fd, const char* path) {
-  if (fd >= 0 && fd < kFiles) counted[fd] = is_under(path);
+bool is_counted(int fd) { return fd >= 0 && fd < kFiles && counted[fd]; }
+bool is_in(int folder, const char* path) { return *path == '/' ? is_under(path) : is_counted(folder); }
+
+int opened(int fd, bool is_ours) {
+  if (fd >= 0 && fd < kFiles) counted[fd] = is_ours;
   return fd;
 }
+
+bool fails_for(int fd) { return is_counted(fd) && fails(); }
 
 template <class F>
 F next(const char* name) {
@@ -73,14 +79,15 @@ struct Report {
 } report;
 
 int open_path(int folder, const char* path, int flags, mode_t mode) {
-  if (fails_for(path)) return -1;
-  return opened(static_cast<int>(syscall(SYS_openat, folder, path, flags, mode)), path);
+  const bool is_ours = is_in(folder, path);
+  if (is_ours && fails()) return -1;
+  return opened(static_cast<int>(syscall(SYS_openat, folder, path, flags, mode)), is_ours);
 }
 
 FILE* open_stream(const char* name, const char* path, const char* mode) {
   if (fails_for(path)) return nullptr;
   FILE* file = next<FILE* (*)(const char*, const char*)>(name)(path, mode);
-  if (file != nullptr) opened(fileno(file), path);
+  if (file != nullptr) opened(fileno(file), is_under(path));
   return file;
 }
 
@@ -104,9 +111,23 @@ int open64(const char* path, int flags, ...) {
   va_end(list);
   return open_path(AT_FDCWD, path, flags, mode);
 }
+int openat(int folder, const char* path, int flags, ...) {
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = mode_of(flags, list);
+  va_end(list);
+  return open_path(folder, path, flags, mode);
+}
 FILE* fopen(const char* path, const char* mode) { return open_stream("fopen", path, mode); }
 FILE* fopen64(const char* path, const char* mode) { return open_stream("fopen64", path, mode); }
 DIR* opendir(const char* path) { return fails_for(path) ? nullptr : next<DIR* (*)(const char*)>("opendir")(path); }
+DIR* fdopendir(int fd) { return fails_for(fd) ? nullptr : next<DIR* (*)(int)>("fdopendir")(fd); }
+
+void* mmap(void* at, size_t size, int protection, int flags, int fd, off_t offset) noexcept {
+  if (fails_for(fd)) return MAP_FAILED;
+  return reinterpret_cast<void*>(syscall(SYS_mmap, at, size, protection, flags, fd, offset));
+}
+int flock(int fd, int operation) noexcept { return fails_for(fd) ? -1 : static_cast<int>(syscall(SYS_flock, fd, operation)); }
 
 ssize_t write(int fd, const void* data, size_t size) { return fails_for(fd) ? -1 : syscall(SYS_write, fd, data, size); }
 ssize_t writev(int fd, const iovec* parts, int count) { return fails_for(fd) ? -1 : syscall(SYS_writev, fd, parts, count); }
@@ -136,6 +157,9 @@ int mkdir(const char* path, mode_t mode) noexcept {
   return fails_for(path) ? -1 : static_cast<int>(syscall(SYS_mkdir, path, mode));
 }
 int unlink(const char* path) noexcept { return fails_for(path) ? -1 : static_cast<int>(syscall(SYS_unlink, path)); }
+int unlinkat(int folder, const char* path, int flags) noexcept {
+  return is_in(folder, path) && fails() ? -1 : static_cast<int>(syscall(SYS_unlinkat, folder, path, flags));
+}
 int rmdir(const char* path) noexcept { return fails_for(path) ? -1 : static_cast<int>(syscall(SYS_rmdir, path)); }
 int remove(const char* path) noexcept { return fails_for(path) ? -1 : next<int (*)(const char*)>("remove")(path); }
 

@@ -1,0 +1,138 @@
+// A library to preload: makes allocations fail, so that a test can have every one fail in turn. Counted from main on, on all
+// threads: malloc, calloc, realloc, the aligned ones, operator new. Not those of oneDNN, which doesn't look at what it gets.
+//   FAIL_AT=N         the N-th fails (from 1); 0: none
+//   FAIL_EVER=1       and every one after it
+//   FAIL_COUNT=FILE   where the number of allocations goes at the end
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+extern "C" {
+void* __libc_malloc(size_t size);
+void* __libc_calloc(size_t count, size_t size);
+void* __libc_realloc(void* old, size_t size);
+void* __libc_memalign(size_t alignment, size_t size);
+}
+
+namespace {
+
+std::atomic<bool> in_main{false};
+std::atomic<long> allocations{0};
+long fail_at = 0;
+bool for_ever = false;
+
+uintptr_t library_begin = 0, library_end = 0;  // oneDNN's code
+
+int find_library(dl_phdr_info* info, size_t, void*) {
+  if (std::strstr(info->dlpi_name, "libdnnl") == nullptr) return 0;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& part = info->dlpi_phdr[i];
+    if (part.p_type != PT_LOAD || (part.p_flags & PF_X) == 0) continue;
+    library_begin = info->dlpi_addr + part.p_vaddr;
+    library_end = library_begin + part.p_memsz;
+  }
+  return 1;
+}
+
+bool fails(const void* caller) {
+  const auto from = reinterpret_cast<uintptr_t>(caller);
+  if (!in_main.load(std::memory_order_relaxed) || (from >= library_begin && from < library_end)) return false;
+  const long number = ++allocations;
+  if (fail_at == 0 || number < fail_at || (number > fail_at && !for_ever)) return false;
+  errno = ENOMEM;
+  return true;
+}
+
+const char* setting(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+void report() {
+  in_main = false;
+  const char* path = setting("FAIL_COUNT");
+  if (*path == '\0') return;
+  const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0666));
+  char text[32];
+  const int size = std::snprintf(text, sizeof text, "%ld\n", allocations.load());
+  (void)!syscall(SYS_write, fd, text, size);
+  syscall(SYS_close, fd);
+}
+
+using Main = int (*)(int, char**, char**);
+Main program;
+
+int counted_main(int argc, char** argv, char** environment) {
+  fail_at = std::atol(setting("FAIL_AT"));
+  for_ever = *setting("FAIL_EVER") == '1';
+  dl_iterate_phdr(find_library, nullptr);
+  in_main = true;
+  const int status = program(argc, argv, environment);
+  report();  // what static objects do at the end is not counted
+  return status;
+}
+
+void* allocate(const void* caller, size_t alignment, size_t size) {
+  if (fails(caller)) return nullptr;
+  return alignment == 0 ? __libc_malloc(size) : __libc_memalign(alignment, size);
+}
+
+void* allocate_or_throw(const void* caller, size_t alignment, size_t size) {
+  if (void* const data = allocate(caller, alignment, size)) return data;
+  if (const auto handler = std::get_new_handler()) handler();
+  throw std::bad_alloc();
+}
+
+#define CALLER __builtin_return_address(0)
+
+}  // namespace
+
+void* operator new(size_t size) { return allocate_or_throw(CALLER, 0, size); }
+void* operator new[](size_t size) { return allocate_or_throw(CALLER, 0, size); }
+void* operator new(size_t size, std::align_val_t alignment) {
+  return allocate_or_throw(CALLER, static_cast<size_t>(alignment), size);
+}
+void* operator new[](size_t size, std::align_val_t alignment) {
+  return allocate_or_throw(CALLER, static_cast<size_t>(alignment), size);
+}
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocate(CALLER, 0, size); }
+void* operator new[](size_t size, const std::nothrow_t&) noexcept { return allocate(CALLER, 0, size); }
+void operator delete(void* data) noexcept { std::free(data); }
+void operator delete[](void* data) noexcept { std::free(data); }
+void operator delete(void* data, size_t) noexcept { std::free(data); }
+void operator delete[](void* data, size_t) noexcept { std::free(data); }
+void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
+void operator delete[](void* data, std::align_val_t) noexcept { std::free(data); }
+
+extern "C" {
+
+void* malloc(size_t size) { return allocate(CALLER, 0, size); }
+void* calloc(size_t count, size_t size) { return fails(CALLER) ? nullptr : __libc_calloc(count, size); }
+void* realloc(void* old, size_t size) { return fails(CALLER) ? nullptr : __libc_realloc(old, size); }
+void* memalign(size_t alignment, size_t size) { return allocate(CALLER, alignment, size); }
+void* aligned_alloc(size_t alignment, size_t size) { return allocate(CALLER, alignment, size); }
+int posix_memalign(void** out, size_t alignment, size_t size) {
+  void* const data = allocate(CALLER, alignment, size);
+  if (data == nullptr) return ENOMEM;
+  *out = data;
+  return 0;
+}
+
+int __libc_start_main(Main main, int argc, char** argv, void (*init)(), void (*fini)(), void (*rtld_fini)(), void* stack_end) {
+  program = main;
+  using Start = int (*)(Main, int, char**, void (*)(), void (*)(), void (*)(), void*);
+  return reinterpret_cast<Start>(dlsym(RTLD_NEXT, "__libc_start_main"))(counted_main, argc, argv, init, fini, rtld_fini,
+                                                                        stack_end);
+}
+
+}  // extern "C"

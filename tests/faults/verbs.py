@@ -1,0 +1,170 @@
+"""The verbs that write, as the tests of faults run them: what each starts from, and how to tell whether its output is whole."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "cli"))
+
+from support import metrics, same_files, write_config, write_fasta
+
+PROGRAM = sys.argv[1]
+
+
+class Verb:
+    """A command whose output is `out`. `before` puts the folder into the state before it; `whole` says whether the output is what it should
+    be, and `kept` whether what was there before is still good."""
+
+    def __init__(self, name, command, before, whole, kept):
+        self.name, self.command, self.before, self.whole, self.kept = name, command, before, whole, kept
+
+    def run(self, here, settings):
+        """With a library preloaded that makes it fail, as `settings` say."""
+        return subprocess.run([PROGRAM, *self.command(here)], capture_output=True, text=True, timeout=120,
+                              env=os.environ | {"FAIL_COUNT": f"{here}/count"} | settings)
+
+    def count(self, here, settings):
+        """What could fail in a run in which nothing does."""
+        self.before(here)
+        done = self.run(here, settings | {"FAIL_AT": "0"})
+        assert done.returncode == 0, done.stderr
+        assert self.whole(here), f"{self.name}: not whole without any failure"
+        return int((here / "count").read_text())
+
+    def fail(self, here, settings, where, statuses):
+        """One run with a failure in it: a clear error, nothing lost, and it can be done again. True where it ended in an error."""
+        self.before(here)
+        done = self.run(here, settings)
+        if done.returncode == 0:
+            assert self.whole(here), f"{where}: said to be done, and is not whole\n{done.stderr}"
+        else:
+            lines = [line for line in done.stderr.splitlines() if line.startswith("cistron: error: ")]
+            assert done.returncode in statuses, f"{where}: exit {done.returncode}\n{done.stderr}"
+            assert len(lines) == 1, f"{where}: {done.stderr}"
+            assert self.whole(here) or self.kept(here), f"{where}: what was there before is lost\n{done.stderr}"
+        if not self.whole(here):
+            again = self.run(here, {})
+            assert again.returncode == 0, f"{where}: it cannot be done again\n{again.stderr}"
+            assert self.whole(here), f"{where}: done again, it is not whole"
+        return done.returncode != 0
+
+
+def ok(*command):
+    done = subprocess.run([PROGRAM, *map(str, command)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    return done.stdout
+
+
+def fresh(here, *copies):
+    """An empty work folder, with copies of these."""
+    shutil.rmtree(here / "work", ignore_errors=True)
+    (here / "work").mkdir()
+    for name in copies:
+        shutil.copytree(here / name, here / "work" / name)
+
+
+def latest(run):
+    """The step of the checkpoint that a reader finds; None where it finds none."""
+    done = subprocess.run([PROGRAM, "info", run, "--json"], capture_output=True, text=True, timeout=120)
+    return json.loads(done.stdout)["checkpoint_step"] if done.returncode == 0 else None
+
+
+STEPS = 2
+SMALL = {"model__layers": 1, "model__hidden": 16, "model__intermediate": 8, "model__heads": 2, "model__kv_heads": 1, "model__experts": 2,
+         "train__steps": STEPS, "train__batch_tokens": 64, "train__checkpoint_every": 1, "train__validate_every": 2,
+         "train__validate_tokens": 64}
+
+
+def checkpoint(step):
+    return f"step-{step:08}"
+
+
+def latest_named(run):
+    return int((run / "checkpoints/latest").read_text().split("-")[1])
+
+
+def make_material(here):
+    write_fasta(here / "a.fasta", 12)
+    ok("prepare", here / "a.fasta", "--tokenizer", "esm2", "--out", here / "store", "--valid-fraction", "0.2", "--quiet")
+    write_config(here / "run.toml", here / "store", train__keep_last=1, **SMALL)
+    ok("train", here / "run.toml", "--out", here / "run", "--quiet")
+    ok("train", here / "run.toml", "--out", here / "half", "--quiet", "--set", "train.keep_last=2")
+    ok("train", here / "run.toml", "--out", here / "behind", "--quiet", "--set", "train.save_behind=true")
+    shutil.rmtree(here / "half/checkpoints" / checkpoint(STEPS))  # as if killed a step before the last
+    (here / "half/checkpoints/latest").write_text(checkpoint(STEPS - 1) + "\n")
+    ok("export", here / "run", "--out", here / "exported")
+    ok("import", here / "exported", "--out", here / "imported")
+
+
+def verbs(here):
+    work = here / "work"
+
+    def no_output(name):
+        return lambda _: not (work / name).exists()
+
+    def as_before(name):
+        return lambda _: same_files(work / name, here / name)
+
+    def trained(name, like="run"):
+        """As far as the undisturbed run, and to the same bits."""
+        last = Path("checkpoints", checkpoint(STEPS))
+        return lambda _: (work / name / "checkpoints/latest").is_file() and same_files(work / name / last, here / like / last) and (
+            latest_named(work / name) == STEPS and metrics(work / name) == metrics(here / like))
+
+    prepare = ["prepare", f"{here}/a.fasta", "--tokenizer", "esm2", "--out", f"{work}/store", "--valid-fraction", "0.2", "--quiet"]
+    export = ["export", f"{here}/run", "--out", f"{work}/exported"]
+
+    def train(name):
+        return ["train", f"{here}/run.toml", "--out", f"{work}/{name}", "--quiet", "--resume"]
+
+    return [
+        Verb("prepare", lambda _: prepare, lambda _: fresh(here), as_before("store"), no_output("store")),
+        Verb("prepare --force", lambda _: [*prepare, "--force"], lambda _: fresh(here, "store"), as_before("store"), as_before("store")),
+        Verb("train", lambda _: train("run"), lambda _: fresh(here), trained("run"), lambda _: True),
+        Verb("train --resume", lambda _: train("half"), lambda _: fresh(here, "half"), trained("half"),
+             lambda _: latest(work / "half") in (STEPS - 1, STEPS)),
+        Verb("train, saved behind", lambda _: [*train("half"), "--set", "train.save_behind=true"], lambda _: fresh(here, "half"),
+             trained("half", like="behind"), lambda _: latest(work / "half") in (STEPS - 1, STEPS)),
+        Verb("export", lambda _: export, lambda _: fresh(here), as_before("exported"), no_output("exported")),
+        Verb("export --force", lambda _: [*export, "--force"], lambda _: fresh(here, "exported"), as_before("exported"),
+             as_before("exported")),
+        Verb("import", lambda _: ["import", f"{here}/exported", "--out", f"{work}/imported"], lambda _: fresh(here),
+             as_before("imported"), no_output("imported")),
+    ]
+
+
+def stride_of(count, spread):
+    if "--all" in sys.argv:
+        return 1
+    return int(sys.argv[sys.argv.index("--every") + 1]) if "--every" in sys.argv else max(1, count // spread)
+
+
+def campaign(settings, describe, modes, spread, statuses):
+    """Fails each (or a spread) of all that can fail in every verb, in each mode (or, for every day, in one of them in turn). The exit
+    status."""
+    every_day = not {"--all", "--every"} & set(sys.argv)
+    failed = ran = refused = 0
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        here = Path(folder)
+        make_material(here)
+        for verb in verbs(here):
+            count = verb.count(here, settings(here, 0, modes[0]))
+            assert count > 5, f"{verb.name}: {count} could fail: the library sees nothing"
+            stride = stride_of(count, spread)
+            ran_before, refused_before = ran, refused
+            for at in range(1, count + 1, stride):
+                for mode in [modes[at // stride % len(modes)]] if every_day else modes:
+                    ran += 1
+                    try:
+                        refused += verb.fail(here, settings(here, at, mode), f"{verb.name}: {describe(at, mode)}", statuses(mode))
+                    except AssertionError as problem:
+                        failed += 1
+                        print(f"FAILED {problem}", flush=True)
+            print(f"{verb.name}: {count} could fail, {refused - refused_before} of {ran - ran_before} runs ended in an error", flush=True)
+    assert refused > ran / 2, "the failures are not felt"
+    print(f"{ran} runs, {refused} ended in an error, {failed} lost something or said it badly")
+    return 1 if failed else 0
