@@ -29,7 +29,7 @@ class Folder {
     path_ = name;
   }
   ~Folder() {
-    for (const auto& [name, fd] : files_) close(fd);
+    for (const auto& [name, file] : files_) close(file.fd);
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
@@ -41,20 +41,26 @@ class Folder {
   /// The file `name`, which may be in a folder within, now holds `bytes`. Gives its path.
   std::filesystem::path write(const std::string& name, std::string_view bytes) {
     const std::filesystem::path path = path_ / name;
-    auto [file, is_new] = files_.try_emplace(name, -1);
-    if (is_new) {
+    File& file = files_[name];
+    if (file.fd < 0) {
       std::filesystem::create_directories(path.parent_path());
-      file->second = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+      file.fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     }
-    const bool written = ftruncate(file->second, 0) == 0 &&
-                         pwrite(file->second, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size());
+    if (file.holds == bytes) return path;  // most parts of an input are its parent's
+    const bool written = pwrite(file.fd, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()) &&
+                         ftruncate(file.fd, static_cast<off_t>(bytes.size())) == 0;
     CISTRON_CHECK(written, "[fuzz] cannot write {}", path.string());
+    file.holds = bytes;
     return path;
   }
 
  private:
+  struct File {
+    int fd = -1;
+    std::string holds;
+  };
   std::filesystem::path path_;
-  std::map<std::string, int> files_;
+  std::map<std::string, File> files_;
 };
 
 inline std::string_view text_of(const uint8_t* data, size_t size) { return {reinterpret_cast<const char*>(data), size}; }
