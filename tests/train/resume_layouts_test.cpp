@@ -9,6 +9,7 @@
 #include "cistron/core/error.h"
 #include "cistron/dist/threads.h"
 #include "cistron/train/trainer.h"
+#include "tests/train/metrics_support.h"
 #include "tests/train/support.h"
 
 namespace cistron::train {
@@ -73,15 +74,7 @@ class ResumeLayouts : public testing::Test {
     std::ofstream(run(to) / "checkpoints" / "latest") << CheckpointFolder::name_of(4) << "\n";
   }
 
-  std::vector<json> metrics(const std::string& name) const {
-    std::vector<json> lines;
-    std::ifstream file(run(name) / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      lines.push_back(json::parse(line));
-      lines.back().erase("tokens_per_second");
-    }
-    return lines;
-  }
+  std::vector<json> metrics(const std::string& name) const { return test::metrics_of(run(name)); }
 
   test::TemporaryDirectory directory_;
   std::atomic<int> signal_{0};

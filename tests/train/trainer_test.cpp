@@ -11,6 +11,7 @@
 #include "cistron/core/error.h"
 #include "cistron/data/store.h"
 #include "cistron/dist/single.h"
+#include "tests/train/metrics_support.h"
 #include "tests/train/support.h"
 
 namespace cistron::train {
@@ -50,16 +51,7 @@ class TrainerTest : public testing::Test {
     return trainer.run();
   }
 
-  /// Every line without what depends on the clock.
-  std::vector<json> metrics(const std::string& name) const {
-    std::vector<json> lines;
-    std::ifstream file(run(name) / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      lines.push_back(json::parse(line));
-      lines.back().erase("tokens_per_second");
-    }
-    return lines;
-  }
+  std::vector<json> metrics(const std::string& name) const { return test::metrics_of(run(name)); }
 
   test::TemporaryDirectory directory_;
   std::atomic<int> signal_{0};
