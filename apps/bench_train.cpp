@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -54,22 +55,20 @@ void print_text(const Options& o, const StepTime& t, const Where& where) {
   print_ceilings(where, fmt::format("; the step's products at {:.1f}% of D", 100 * t.tflops / where.ceilings.tflops));
 }
 
-void print_table(const Options& o, const std::vector<StepTime>& times, const Where& where) {
+void print_head(const Options& o, const Where& where) {
   const StepShape& s = o.shape;
   fmt::print("{}{}, {} x {}, {}\n", s.preset, s.layers > 0 ? fmt::format(" {} layers", s.layers) : "", s.batch, s.seq,
              where.name());
   print_ceilings(where, "");
   fmt::print("{:8} {:10} {:>10} {:>10} {:>10} {:>9} {:>10} {:>17} {:>9} {:>6}\n", "variant", "recipe", "ms a step", "host's ms",
              "tokens/s", "TFLOP/s", "memory GB", "activations/token", "launches", "syncs");
-  for (const StepTime& t : times) {
-    if (!t.refusal.empty()) {
-      fmt::print("{:8} {:10} not run: {}\n", t.variant, t.recipe, t.refusal);
-      continue;
-    }
-    fmt::print("{:8} {:10} {:10.1f} {:10.1f} {:10.0f} {:9.3f} {:10.3f} {:17} {:>9} {:>6}\n", t.variant, t.recipe, 1e3 * t.seconds,
-               1e3 * t.cpu_seconds, t.tokens_per_second(), t.tflops, static_cast<double>(t.plan.total()) / 1e9,
-               t.activation_bytes_per_token(), t.launches > 0 ? std::to_string(t.launches) : "-", t.host_syncs);
-  }
+}
+
+void print_row(const StepTime& t) {
+  if (!t.refusal.empty()) return fmt::print("{:8} {:10} not run: {}\n", t.variant, t.recipe, t.refusal);
+  fmt::print("{:8} {:10} {:10.1f} {:10.1f} {:10.0f} {:9.3f} {:10.3f} {:17} {:>9} {:>6}\n", t.variant, t.recipe, 1e3 * t.seconds,
+             1e3 * t.cpu_seconds, t.tokens_per_second(), t.tflops, static_cast<double>(t.plan.total()) / 1e9,
+             t.activation_bytes_per_token(), t.launches > 0 ? std::to_string(t.launches) : "-", t.host_syncs);
 }
 
 nlohmann::ordered_json to_json(const Options& o, const StepTime& t, const Where& where) {
@@ -140,10 +139,11 @@ int run_ladder(const Options& o) {
   ThreadPool pool(o.threads);
   Where where{.device = device, .threads = pool.num_threads(), .ceilings = {}};
   if (device.is_cuda()) where.ceilings = measure_ceilings(device, Precision::kBF16, &pool);
-  const std::vector<StepTime> times = climb_steps(device, pool, o.shape, o.steps);
-  if (!o.json) print_table(o, times, where);
-  for (const StepTime& time : times)
-    if (o.json) fmt::print("{}", json_line(to_json(o, time, where)));
+  if (!o.json) print_head(o, where);
+  climb_steps(device, pool, o.shape, o.steps, [&](const StepTime& time) {
+    o.json ? fmt::print("{}", json_line(to_json(o, time, where))) : print_row(time);
+    std::fflush(stdout);
+  });
   return kDone;
 }
 

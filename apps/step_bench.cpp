@@ -136,19 +136,20 @@ StepTime time_steps(train::Engine& engine, const train::EngineOptions& options, 
   return time;
 }
 
-std::vector<StepTime> climb_steps(const Device& device, ThreadPool& pool, const StepShape& shape, int64_t steps) {
-  std::vector<StepTime> times;
+void climb_steps(const Device& device, ThreadPool& pool, const StepShape& shape, int64_t steps,
+                 const std::function<void(const StepTime&)>& show) {
   for (const Rung& rung : rungs_of(device, /*ablate=*/true)) {
+    StepTime time;
     try {
-      times.push_back(climb_rung(rung, device, pool, shape, steps));
+      time = climb_rung(rung, device, pool, shape, steps);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kUsage && error.kind() != ErrorKind::kOutOfSpace) throw;
-      times.push_back({.refusal = error.what()});
+      time.refusal = error.what();
     }
-    times.back().variant = rung.variant;
-    times.back().recipe = rung.recipe;
+    time.variant = rung.variant;
+    time.recipe = rung.recipe;
+    show(time);
   }
-  return times;
 }
 
 }  // namespace cistron::apps

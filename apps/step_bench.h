@@ -1,6 +1,7 @@
 #pragma once
 // Whole training steps (forward, backward, clip, optimizer) on random tokens, timed: one way to compute them, or the ladder from
 // a loop over experts to the fused grouped MLP.
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -46,7 +47,8 @@ struct StepTime {
 StepTime time_steps(train::Engine& engine, const train::EngineOptions& options, const StepShape& shape,
                     const data::PackedBatch& batch, int64_t steps);
 
-/// The rungs one after the other, each with the memory to itself.
-std::vector<StepTime> climb_steps(const Device& device, ThreadPool& pool, const StepShape& shape, int64_t steps);
+/// The rungs one after the other, each with the memory to itself; `show` is told of each when it is done.
+void climb_steps(const Device& device, ThreadPool& pool, const StepShape& shape, int64_t steps,
+                 const std::function<void(const StepTime&)>& show);
 
 }  // namespace cistron::apps
