@@ -2,6 +2,7 @@
 
 #include "cistron/core/error.h"
 #include "cistron/nn/fused_mlp.h"
+#include "cistron/nn/mx_report.h"
 #include "cistron/nn/routed_rows.h"
 #include "cistron/ops/mxfp8_grouped_gemm.h"
 #include "cistron/ops/mxfp8_grouped_swiglu.h"
@@ -50,11 +51,12 @@ std::string FusedMxMlp::describe() const {
 Tensor FusedMxMlp::forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const {
   Tensor gate_up = ctx.empty({groups.max_rows(), 2 * intermediate()});
   const MxTensor act = ops::mxfp8_empty(ctx, groups.max_rows(), intermediate(), ctx.mx_group(), {.columns = false});
-  ops::mxfp8_grouped_swiglu_forward(ctx, {.x = gathered_quantized(ctx, x, groups, {.columns = false}).rows,
-                                          .w = ctx.mx_weights(*gate_up_, MxCopy::kRows),
-                                          .groups = groups,
-                                          .gate_up = gate_up,
-                                          .act = act.rows});
+  MxOperand x_rows = gathered_quantized(ctx, x, groups, {.columns = false}).rows;
+  report_underflow(ctx, kMxActivations, x_rows, groups);
+  ops::mxfp8_grouped_swiglu_forward(
+      ctx, {.x = x_rows, .w = ctx.mx_weights(*gate_up_, MxCopy::kRows), .groups = groups, .gate_up = gate_up, .act = act.rows});
+  x_rows = {};
+  report_underflow(ctx, kMxActivations, act.rows, groups);
   report_rows(ctx, gate_up_->name, gate_up, groups);
   Tensor rows = ctx.empty({groups.max_rows(), hidden()});
   ops::mxfp8_grouped_gemm(ctx, {.x = act.rows, .w = ctx.mx_weights(*down_, MxCopy::kRows), .groups = groups, .out = rows});
@@ -67,6 +69,7 @@ Tensor FusedMxMlp::forward(Context& ctx, const Tensor& x, const ops::Groups& gro
 MxTensor FusedMxMlp::down_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const ops::Groups& groups,
                                    Tensor& drow_weight) const {
   const MxTensor dy_rows = gathered_quantized(ctx, dy, groups, {});
+  report_underflow(ctx, kMxGradients, dy_rows.rows, groups);
   const int64_t rows = groups.max_rows();
   const MxTensor dgate_up = ops::mxfp8_empty(ctx, rows, 2 * intermediate(), ctx.mx_group());
   const MxTensor act = ops::mxfp8_empty(ctx, rows, intermediate(), ctx.mx_group(), {.rows = false});
@@ -78,6 +81,7 @@ MxTensor FusedMxMlp::down_backward(Context& ctx, const Tensor& dy, const Tensor&
                                            .dgate_up = dgate_up,
                                            .act = act.columns,
                                            .dweight = drow_weight});
+  report_underflow(ctx, kMxGradients, dgate_up.rows, groups);
   wgrad(ctx, *down_, dy_rows.columns, act.columns, groups);
   return dgate_up;
 }

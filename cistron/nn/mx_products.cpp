@@ -1,6 +1,7 @@
 #include "cistron/nn/mx_products.h"
 
 #include "cistron/nn/local_parameters.h"
+#include "cistron/nn/mx_report.h"
 #include "cistron/ops/grouped_gemm.h"
 #include "cistron/ops/mxfp8_grouped_gemm.h"
 
@@ -18,6 +19,7 @@ MxTensor quantized(Context& ctx, const Tensor& x, const ops::Groups& groups) {
 }
 
 Tensor product(Context& ctx, const Parameter& w, const MxOperand& x, const ops::Groups& groups) {
+  report_underflow(ctx, kMxActivations, x, groups);
   Tensor y = ctx.empty({x.rows(), w.shape[w.shape.rank() - 2]});
   ops::mxfp8_grouped_gemm(ctx, {.x = x, .w = ctx.mx_weights(w, MxCopy::kRows), .groups = groups, .out = y});
   return y;
@@ -39,6 +41,7 @@ Tensor mx_forward(Context& ctx, const Parameter& w, const MxTensor& x, const ops
 
 Tensor mx_backward(Context& ctx, const Parameter& w, const Tensor& dy, const ops::Groups& groups, Saved& saved) {
   const MxTensor copies = quantized(ctx, dy, groups);
+  report_underflow(ctx, kMxGradients, copies.rows, groups);
   const GradSink sink = ctx.grad(w);
   const Tensor dw = as_matrices(sink.grad);
   if (wgrad_in_mxfp8(ctx)) {

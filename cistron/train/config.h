@@ -56,6 +56,7 @@ struct RunConfig {
     int64_t group = 128;
     bool attention = true;
     int64_t bf16_first = 0, bf16_last = 0;
+    bool statistics = false;
   } mxfp8;
   std::string experts = "grouped";
   bool require_fused = false;

@@ -91,6 +91,7 @@ const std::vector<Key>& table() {
       {"precision", "mxfp8.attention", CISTRON_SLOT(mxfp8.attention), "attention's projections too, not the experts alone"},
       {"precision", "mxfp8.bf16_first", CISTRON_SLOT(mxfp8.bf16_first), "so many first layers stay in bf16", 0, kMostSize},
       {"precision", "mxfp8.bf16_last", CISTRON_SLOT(mxfp8.bf16_last), "so many last layers stay in bf16", 0, kMostSize},
+      {"precision", "mxfp8.statistics", CISTRON_SLOT(mxfp8.statistics), "log what becomes subnormal or zero, at each validation"},
       {"moe",
        "experts",
        CISTRON_SLOT(experts),

@@ -30,6 +30,9 @@ void check_mxfp8(const RunConfig& c) {
   if (c.mxfp8.group != 128 && c.mxfp8.group != 32)
     refuse(fmt::format("precision.mxfp8.group = {}", c.mxfp8.group), "[precision]", "give 128 or 32");
   if (c.recipe != "mxfp8") return;
+  if (c.mxfp8.statistics && c.optimizer.update_in_backward)
+    refuse("counting underflow takes a backward pass that updates nothing", "precision.mxfp8.statistics",
+           "leave out optimizer.update_in_backward");
   if (c.experts == "loop") refuse("the loop over experts runs in fp32 and bf16 alone", "moe.experts", "use \"grouped\"");
   const Device device{c.device.kind == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu};
   model::check_mxfp8(c.model, c.mxfp8_layers(), c.precision(), device, "precision.recipe");

@@ -10,6 +10,7 @@
 #include "cistron/dist/check_same.h"
 #include "cistron/dist/meta.h"
 #include "cistron/dist/overflow.h"
+#include "cistron/nn/mx_report.h"
 #include "cistron/ops/copy.h"
 #include "cistron/ops/device_memory.h"
 #include "cistron/ops/elementwise.h"
@@ -32,9 +33,9 @@ bool has_nonfinite(std::span<const std::byte> bytes) {
 
 bool has_nonfinite(Context& ctx, const Tensor& tensor) {
   bool found = false;
+  if (tensor.dtype() != DType::kF32 && tensor.dtype() != DType::kBF16) return found;
   ops::read_pieces(ctx, tensor, [&](std::span<const std::byte> piece) {
-    if (tensor.dtype() == DType::kF32) found = found || has_nonfinite<float>(piece);
-    if (tensor.dtype() == DType::kBF16) found = found || has_nonfinite<bf16>(piece);
+    found = found || (tensor.dtype() == DType::kF32 ? has_nonfinite<float>(piece) : has_nonfinite<bf16>(piece));
   });
   return found;
 }
@@ -412,6 +413,25 @@ std::string Engine::find_nonfinite(std::span<const nn::Batch> micro_batches, dou
     if (entry.grad.defined()) look("gradient of " + entry.parameter->name, entry.grad);
   if (ctx_.mesh != nullptr) first = first_of_ranks(ctx_.mesh->world(), first);
   return first.empty() ? first : first.substr(first.find(' ') + 1);
+}
+
+Engine::Underflow Engine::underflow(std::span<const nn::Batch> micro_batches, double label_weight) {
+  CISTRON_CHECK(options_.storage.gradients && ctx_.mesh == nullptr,
+                "[engine] underflow is counted on one rank that keeps gradients");
+  Underflow sums;
+  const auto look = [&](std::string_view what, const Tensor& value) {
+    if (value.dtype() != DType::kI64) return;
+    const auto counts = value.span<int64_t>();
+    (what == nn::kMxGradients ? sums.gradients : sums.activations) +=
+        {.elements = counts[0], .subnormal = counts[1], .zero = counts[2]};
+  };
+  set_state(label_weight, state_.learning_rate);
+  inputs_.upload(ctx_, micro_batches, state_);
+  const Observed observed(ctx_, look);
+  backward();
+  for (const auto& entry : parameters_->entries())
+    if (entry.mx.rows.defined()) sums.weights += ops::mxfp8_underflow(ctx_, entry.mx.rows);
+  return sums;
 }
 
 void Engine::evaluate_part(int64_t tokens) {

@@ -9,6 +9,7 @@
 #include "cistron/core/step_state.h"
 #include "cistron/model/decoder.h"
 #include "cistron/nn/sharing.h"
+#include "cistron/ops/mxfp8_underflow.h"
 #include "cistron/ops/queue.h"
 #include "cistron/ops/timer.h"
 #include "cistron/train/step_inputs.h"
@@ -98,6 +99,13 @@ class Engine {
   /// After a step that was not finite, on the same micro-batches: the first module (or parameter's gradient) with a number that
   /// is not finite, on any rank. Changes no parameter.
   std::string find_nonfinite(std::span<const nn::Batch> micro_batches, double label_weight);
+
+  /// What MXFP8 loses of each kind of operand, in the row-wise copies of a forward and backward pass over these micro-batches,
+  /// after which nothing is updated. On one rank, where gradients are kept.
+  struct Underflow {
+    ops::Mxfp8Underflow weights, activations, gradients;
+  };
+  Underflow underflow(std::span<const nn::Batch> micro_batches, double label_weight);
 
   /// Sums over one batch, of which this rank gives its part, over all ranks: negative log-likelihood of the labels, and how many
   /// there are.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -107,6 +108,20 @@ void Metrics::log(const ValidationMetrics& m) {
   append(to_line(m.step, {{"valid_tokens", m.tokens}}, numbers));
   for (const auto& [name, value] : numbers) events_.scalar(fmt::format("valid/{}", std::string(name).substr(6)), m.step, value);
   events_.flush();
+}
+
+void Metrics::log(const UnderflowMetrics& m) {
+  std::vector<Number> numbers;
+  const auto add = [&](const char* subnormal, const char* zero, const ops::Mxfp8Underflow& lost) {
+    const auto all = static_cast<double>(std::max<int64_t>(lost.elements, 1));
+    numbers.emplace_back(subnormal, static_cast<double>(lost.subnormal) / all);
+    numbers.emplace_back(zero, static_cast<double>(lost.zero) / all);
+  };
+  add("mxfp8_weights_subnormal", "mxfp8_weights_zero", m.weights);
+  add("mxfp8_activations_subnormal", "mxfp8_activations_zero", m.activations);
+  add("mxfp8_gradients_subnormal", "mxfp8_gradients_zero", m.gradients);
+  append(to_line(m.step, {}, numbers));
+  for (const auto& [name, value] : numbers) events_.scalar(fmt::format("mxfp8/{}", std::string(name).substr(6)), m.step, value);
 }
 
 }  // namespace cistron::train

@@ -7,6 +7,7 @@
 
 #include "cistron/io/atomic_file.h"
 #include "cistron/io/tensorboard.h"
+#include "cistron/ops/mxfp8_underflow.h"
 
 namespace cistron::train {
 
@@ -31,6 +32,12 @@ struct ValidationMetrics {
   [[nodiscard]] double bits_per_token() const;
 };
 
+/// Logged as shares of the elements.
+struct UnderflowMetrics {
+  int64_t step = 0;
+  ops::Mxfp8Underflow weights, activations, gradients;
+};
+
 /// What RUN/metrics.jsonl says of one step; not a number and nothing where it says nothing.
 struct RecordedStep {
   double loss = std::numeric_limits<double>::quiet_NaN();
@@ -48,6 +55,7 @@ class Metrics {
 
   void log(const StepMetrics& metrics);
   void log(const ValidationMetrics& metrics);
+  void log(const UnderflowMetrics& metrics);
   /// What was logged is on the disk. Called before a checkpoint is saved: what a run resumes from has its history.
   void sync();
 

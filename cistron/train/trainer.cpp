@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "cistron/core/checked.h"
 #include "cistron/core/error.h"
 #include "cistron/data/pad.h"
 #include "cistron/data/split.h"
@@ -83,6 +84,9 @@ Trainer::Trainer(TrainerOptions options, ThreadPool& pool, Progress& progress)
                                .batch_tokens = config_.train.micro_batch_tokens,
                                .seed = static_cast<uint64_t>(config_.train.seed)}),
       engine_options_(engine_options(config_, ranks_.mesh().shape(), ranks_.rank())) {
+  if (config_.mxfp8.statistics && ranks_.size() > 1)
+    throw Error(ErrorKind::kUsage, "underflow is counted on one rank", "precision.mxfp8.statistics",
+                "leave it out, or use one rank");
   if (store_.valid().num_records() > 0)
     validation_.emplace(store_.valid(), config_.data.context, evaluation_tokens(config_));
   else
@@ -136,7 +140,10 @@ TrainResult Trainer::run() {
   }
   while (!at_end() && !stopping()) {
     train_step();
-    if (due(config_.train.validate_every)) validate();
+    if (due(config_.train.validate_every)) {
+      validate();
+      count_underflow();
+    }
     if (due(config_.train.checkpoint_every) || stopping()) save();
   }
   if (saved_step_ != state_.step) save();
@@ -265,6 +272,18 @@ void Trainer::validate() {
   progress_.say(fmt::format("step {}  held-out loss {:.4f} nats a token ({:.3f} bits, perplexity {:.2f}) over {} tokens",
                             metrics.step, metrics.loss, metrics.bits_per_token(), metrics.perplexity(),
                             with_commas(metrics.tokens)));
+}
+
+// Of a part of the batch that was trained on last: shares need no more, and its bytes go through the host.
+void Trainer::count_underflow() {
+  constexpr int64_t kTokens = 8192;
+  if (!config_.mxfp8.statistics || config_.recipe != "mxfp8") return;
+  const auto whole = loader_.batch(state_.tokens / config_.train.micro_batch_tokens - 1);
+  const auto part = data::part_of_rank(whole, static_cast<int>(ceil_div(whole.num_tokens(), kTokens)), 0);
+  const nn::Batch batch = nn::view_of(part);
+  const auto lost = engine_->underflow(std::span(&batch, 1), static_cast<double>(std::max<int64_t>(part.label_count, 1)));
+  metrics_->log(UnderflowMetrics{
+      .step = state_.step, .weights = lost.weights, .activations = lost.activations, .gradients = lost.gradients});
 }
 
 void Trainer::save() {

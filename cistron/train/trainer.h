@@ -69,6 +69,7 @@ class Trainer {
   void log_step(const UnderWay& step, const StepResult& result, double seconds);
   [[noreturn]] void stop_on_nonfinite(const UnderWay& step);
   void validate();
+  void count_underflow();
   void save();
   [[nodiscard]] bool due(int64_t every) const;
   [[nodiscard]] bool at_end() const { return state_.step >= config_.total_steps(); }

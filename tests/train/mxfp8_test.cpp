@@ -89,6 +89,32 @@ TEST_P(Mxfp8Training, RecomputingChangesNoBit) {
   }
 }
 
+TEST_P(Mxfp8Training, CountingUnderflowChangesNoBit) {
+  const EngineOptions options = wide_engine(GetParam());
+  ThreadPool pool(2);
+  Engine engine(options, Engine::plan(options), &pool);
+  engine.initialise(3);
+  Trace trace;
+  for (uint64_t s = 0; s < 20; ++s) {
+    const auto packed = random_batch(options.micro_batch_tokens, s % 2);
+    const nn::Batch batch = nn::view_of(packed);
+    const auto labels = static_cast<double>(packed.label_count);
+    const Engine::Underflow lost = engine.underflow(std::span(&batch, 1), labels),
+                            again = engine.underflow(std::span(&batch, 1), labels);
+    EXPECT_EQ(lost.gradients, again.gradients);
+    // Of each layer: inputs of attention's two projections, 128 wide, and of the experts' two, for the two experts of each token.
+    const int64_t layers = 2, tokens = 96;
+    EXPECT_EQ(lost.weights.elements, layers * 128 * (4 * 128 + 4 * 3 * 128));
+    EXPECT_EQ(lost.activations.elements, layers * tokens * (2 * 128 + 2 * 2 * 128));
+    EXPECT_LE(lost.gradients.elements, layers * tokens * (4 * 128 + 2 * 3 * 128));
+    EXPECT_GT(lost.gradients.elements, layers * tokens * 3 * 128);
+    for (const auto& part : {lost.weights, lost.activations, lost.gradients})
+      EXPECT_LT(part.zero + part.subnormal, part.elements / 4);
+    trace.losses.push_back(engine.step(std::span(&batch, 1), labels, 3e-3).loss);
+  }
+  EXPECT_EQ(trace.losses, train(options).losses);
+}
+
 TEST_P(Mxfp8Training, ThePlanIsWhatTheArenasHold) {
   for (const auto recompute : {model::Recompute::kNone, model::Recompute::kMlp, model::Recompute::kLayer}) {
     EngineOptions options = wide_engine(GetParam());
