@@ -18,17 +18,19 @@ import torch
 from transformers import AttentionInterface, MixtralForCausalLM
 
 FIRST, NO_LABEL, CONTEXT = 128, -100, 1024
+WARM = 16  # steps whose time is not that of the others
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("exported", "batches", "out"):
         parser.add_argument(name, type=Path)
-    for name, default in {"steps": 1536, "batch-tokens": 65536, "lr": 1e-3, "warmup": 100, "validate-every": 128, "seconds": 1e9}.items():
+    for name, default in {"steps": 1536, "batch-tokens": 65536, "lr": 1e-3, "warmup": 100, "validate-every": 256}.items():
         parser.add_argument(f"--{name}", type=type(default), default=default)
     parser.add_argument("--experts", default="grouped_mm")
     parser.add_argument("--attention", choices=["varlen", "flex_attention", "sdpa"], default="varlen")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--start-when", type=Path, metavar="FILE", help="load everything, then wait until FILE exists")
     parser.add_argument("--check", type=Path, metavar="METRICS")
     return parser.parse_args()
 
@@ -70,7 +72,8 @@ class Trainer:
 
     def losses(self, batch: Batch):
         """Summed cross-entropy, how many labels, load-balancing loss."""
-        out = self.call(input_ids=batch.tokens[None], position_ids=batch.positions[None], use_cache=False, output_router_logits=True,
+        call = self.call if torch.is_grad_enabled() else self.model  # held-out batches have many lengths: not compiled
+        out = call(input_ids=batch.tokens[None], position_ids=batch.positions[None], use_cache=False, output_router_logits=True,
                         cu_seq_lens_q=batch.starts)
         nll = torch.nn.functional.cross_entropy(out.logits[0].float(), batch.labels, ignore_index=NO_LABEL, reduction="sum")
         return nll, (batch.labels >= 0).sum(), out.aux_loss
@@ -116,12 +119,14 @@ def train(a: argparse.Namespace) -> None:
     valid = torch.from_numpy(np.fromfile(a.batches / "valid.u8", np.uint8)).cuda()
     sequences = 2 * int((stream >= FIRST).sum(1).max())  # more than in any piece of the held-out ones too
     a.out.mkdir(parents=True, exist_ok=True)
-    begin, rows, last = time.perf_counter(), [], 0
+    while a.start_when and not a.start_when.exists():
+        time.sleep(0.1)
+    start = begin = time.perf_counter()
+    rows, last = [], 0
     with (a.out / "metrics.jsonl").open("w") as metrics:
         for step in range(1, a.steps + 1):
             rows.append(trainer.step(Batch(stream[step - 1], sequences), learning_rate(a, step)))
-            late = step % 16 == 0 and time.perf_counter() - begin > a.seconds
-            if step % a.validate_every and step < a.steps and step != 16 and not late:
+            if step % a.validate_every and step not in (WARM, a.steps):
                 continue
             values = torch.stack(rows).tolist()
             speed = len(rows) * a.batch_tokens / (time.perf_counter() - begin)
@@ -132,8 +137,7 @@ def train(a: argparse.Namespace) -> None:
             print(json.dumps({"step": step, "valid_tokens": count, "valid_loss": nll}), file=metrics, flush=True)
             print(f"step {step} loss {values[-1][0]:.4f} held-out {nll:.4f} {speed:.0f} tokens/s", flush=True)
             begin, rows, last = time.perf_counter(), [], step
-            if late:
-                return
+    print(f"{begin - start:.1f} s of training and validation", flush=True)
 
 
 def check(a: argparse.Namespace) -> None:
