@@ -1,4 +1,5 @@
 // The quantisers on the card against the CPU's, bit for bit.
+#include "cistron/ops/mxfp8_underflow.h"
 #include "cistron/ops/rms_norm.h"
 #include "tests/cuda/support.h"
 #include "tests/ops/mxfp8_support.h"
@@ -22,10 +23,12 @@ class CudaMxfp8Quantize : public testing::TestWithParam<Param> {
     poison(want);
     poison_on_device(got);
     ops::mxfp8_quantize(cpu_, {.x = x, .out = want, .source_row = source_row, .starts = starts});
+    const Tensor ends = starts.defined() ? to_device(cuda_, starts) : Tensor{};
     cuda::mxfp8_quantize(cuda_, {.x = to_device(cuda_, x),
                                  .out = got,
                                  .source_row = source_row.defined() ? to_device(cuda_, source_row) : Tensor{},
-                                 .starts = starts.defined() ? to_device(cuda_, starts) : Tensor{}});
+                                 .starts = ends});
+    EXPECT_EQ(ops::mxfp8_underflow(cuda_, got.rows, ends), ops::mxfp8_underflow(cpu_, want.rows, starts));
     const auto back = to_host(cpu_, got);
     EXPECT_TRUE(same_bits(back, want));
     back.columns.scales.data<uint8_t>()[0] ^= 1U;
