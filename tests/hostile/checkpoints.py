@@ -73,7 +73,7 @@ CASES = [
     ("a checkpoint's state altered", checkpoint(flip("state.json", 20)), INFO, 3,
      "a wrong checksum: @/c/state.json: take another checkpoint; this one cannot be trusted"),
     ("a checkpoint's configuration emptied", checkpoint(cut("config.toml", 0)), INFO, 3,
-     "0 bytes instead of 4181: @/c/config.toml: take another checkpoint; this one cannot be trusted"),
+     "0 bytes instead of 4270: @/c/config.toml: take another checkpoint; this one cannot be trusted"),
     ("a run of broken checkpoints alone", run(lambda c: flip("parameters.safetensors")(c / "step-00000001")), RUN_INFO, 3,
      "no whole checkpoint: @/run/checkpoints: remove the folder to start afresh; the last one: a wrong checksum: @/run/checkpoints/step-00000001/parameters.safetensors: take another checkpoint; this one cannot be trusted"),
     ("a run without a checkpoint", run(lambda c: shutil.rmtree(c / "step-00000001")), RUN_INFO, 3,
