@@ -42,7 +42,7 @@ class Chart:
         self.text(WIDTH - RIGHT + 4, self.y(value) + 4, label, color="#666")
 
     def legend(self, row, text, color="#111"):
-        self.text(LEFT + 40, self.top + TOP + 20 + 16 * row, text, color=color)
+        self.text(WIDTH - RIGHT - 150, self.top + TOP + 20 + 16 * row, text, color=color)
 
 
 def page(out, charts):
