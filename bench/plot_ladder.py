@@ -3,6 +3,7 @@
 
 Run: cistron bench moe --ablate --json | plot_ladder.py OUT.svg [TITLE]
      cistron bench train --ablate --json | plot_ladder.py OUT.svg [TITLE]
+With --cpu-time before OUT.svg: the processor's time of a step instead of the clock's, where other programs had part of the cores.
 """
 import json
 import sys
@@ -21,6 +22,8 @@ def bar(row, y, scale, slowest):
     backward = row.get("backward_milliseconds", 0) * scale
     speed = row["tokens_per_second"]
     label = f'{speed:,.0f} tokens/s, {speed / slowest:.2f} x'
+    if row.get("cpu_time"):
+        label = f'{row["milliseconds"]:,.0f} ms'
     return [text(LEFT - 8, y + 14, f'{row["variant"]} {row["recipe"]}', "end"),
             f'<rect x="{LEFT}" y="{y}" width="{forward:.1f}" height="20" fill="{FORWARD}"/>',
             f'<rect x="{LEFT + forward:.1f}" y="{y}" width="{backward:.1f}" height="20" fill="{BACKWARD}"/>',
@@ -34,8 +37,10 @@ def title_of(shape):
             f'{shape["tokens"]} tokens')
 
 
-def main(out, title=""):
+def main(out, title="", cpu_time=False):
     rows = [row for row in map(json.loads, sys.stdin) if "refused" not in row]
+    if cpu_time:
+        rows = [row | {"milliseconds": row["cpu_milliseconds"], "cpu_time": True} for row in rows]
     if not rows:
         sys.exit("plot_ladder.py: no rung was run")
     title = title or title_of(rows[0]["shape"])
@@ -45,7 +50,7 @@ def main(out, title=""):
     height = TOP + ROW * len(rows) + 10
     svg = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
            f'<rect width="{WIDTH}" height="{height}" fill="white"/>', text(LEFT, 16, title),
-           text(LEFT, 32, words + ", in ms")]
+           text(LEFT, 32, words + (", ms of the processor's time, all threads" if cpu_time else ", in ms"))]
     for i, row in enumerate(rows):
         svg += bar(row, TOP + ROW * i, scale, rows[0]["tokens_per_second"])
     with open(out, "w") as file:
@@ -53,6 +58,7 @@ def main(out, title=""):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
+    words = [word for word in sys.argv[1:] if word != "--cpu-time"]
+    if not words:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    main(*words, cpu_time="--cpu-time" in sys.argv)
