@@ -149,7 +149,7 @@ class Preparation {
 
   void count_copies() {
     std::ranges::sort(hashes_);
-    report_.exact_duplicates = std::ranges::unique(hashes_).size();
+    report_.exact_duplicates = std::distance(std::unique(hashes_.begin(), hashes_.end()), hashes_.end());
   }
 
   const PrepareOptions& options_;

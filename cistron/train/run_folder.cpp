@@ -114,7 +114,7 @@ void RunFolder::prepare(const RunConfig& config, int64_t checkpoint_bytes) {
   for (const std::string& name : passed_over_) checkpoints().set_aside(name);
   std::vector<fs::path> old = replaces ? own_entries() : std::vector<fs::path>{};
   // The folder by which a run is known goes last, so that a start killed here can be forced again.
-  std::ranges::partition(old, [](const fs::path& path) { return path.filename() != "checkpoints"; });
+  std::partition(old.begin(), old.end(), [](const fs::path& path) { return path.filename() != "checkpoints"; });
   check_space(checkpoint_bytes, bytes_of(old));
   for (const auto& path : old) fs::remove_all(path);
   if (replaces) make_and_lock();

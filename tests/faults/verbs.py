@@ -74,6 +74,7 @@ def latest(run):
 
 
 STEPS = 2
+MARK = {"mark": 1}  # in the first step's metrics: a run that started afresh instead of resuming would lose it
 SMALL = {"model__layers": 1, "model__hidden": 16, "model__intermediate": 8, "model__heads": 2, "model__kv_heads": 1, "model__experts": 2,
          "train__steps": STEPS, "train__batch_tokens": 64, "train__checkpoint_every": 1, "train__validate_every": 2,
          "train__validate_tokens": 64}
@@ -96,6 +97,8 @@ def make_material(here):
     ok("train", here / "run.toml", "--out", here / "behind", "--quiet", "--set", "train.save_behind=true")
     shutil.rmtree(here / "half/checkpoints" / checkpoint(STEPS))  # as if killed a step before the last
     (here / "half/checkpoints/latest").write_text(checkpoint(STEPS - 1) + "\n")
+    first, *others = (here / "half/metrics.jsonl").read_text().splitlines()
+    (here / "half/metrics.jsonl").write_text("\n".join([json.dumps(json.loads(first) | MARK), *others]) + "\n")
     ok("export", here / "run", "--out", here / "exported")
     ok("import", here / "exported", "--out", here / "imported")
 
@@ -109,11 +112,13 @@ def verbs(here):
     def as_before(name):
         return lambda _: same_files(work / name, here / name)
 
-    def trained(name, like="run"):
+    def trained(name, like="run", resumed=True):
         """As far as the undisturbed run, and to the same bits."""
         last = Path("checkpoints", checkpoint(STEPS))
+        expected = metrics(here / like)
+        expected[0] |= MARK if resumed else {}
         return lambda _: (work / name / "checkpoints/latest").is_file() and same_files(work / name / last, here / like / last) and (
-            latest_named(work / name) == STEPS and metrics(work / name) == metrics(here / like))
+            latest_named(work / name) == STEPS and metrics(work / name) == expected)
 
     prepare = ["prepare", f"{here}/a.fasta", "--tokenizer", "esm2", "--out", f"{work}/store", "--valid-fraction", "0.2", "--quiet"]
     export = ["export", f"{here}/run", "--out", f"{work}/exported"]
@@ -124,7 +129,7 @@ def verbs(here):
     return [
         Verb("prepare", lambda _: prepare, lambda _: fresh(here), as_before("store"), no_output("store")),
         Verb("prepare --force", lambda _: [*prepare, "--force"], lambda _: fresh(here, "store"), as_before("store"), as_before("store")),
-        Verb("train", lambda _: train("run"), lambda _: fresh(here), trained("run"), lambda _: True),
+        Verb("train", lambda _: train("run"), lambda _: fresh(here), trained("run", resumed=False), lambda _: True),
         Verb("train --resume", lambda _: train("half"), lambda _: fresh(here, "half"), trained("half"),
              lambda _: latest(work / "half") in (STEPS - 1, STEPS)),
         Verb("train, saved behind", lambda _: [*train("half"), "--set", "train.save_behind=true"], lambda _: fresh(here, "half"),

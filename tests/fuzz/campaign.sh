@@ -15,7 +15,7 @@ for target in "${targets[@]}"; do
   mkdir -p "$found"
   longest=$(find "tests/fuzz/corpus/$target" -type f -printf '%s\n' | sort -n | tail -1)
   status=0
-  "$build/tests/fuzz/fuzz_$target" -runs="$runs" -max_len=$((longest + 100)) -reduce_inputs=0 -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix="$found/" \
+  "$build/tests/fuzz/fuzz_$target" -runs="$runs" -max_len=$((longest + 100)) -reduce_inputs=0 -entropic=0 -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix="$found/" \
     "$found" "tests/fuzz/corpus/$target" >"$build/found/$target.log" 2>&1 || status=$?
   number() { sed -n "s/^stat::$1: *//p" "$build/found/$target.log"; }
   echo "$target: $(number number_of_executed_units) inputs, $(number average_exec_per_sec) a second, $(ls "$found" | wc -l) kept, exit status $status"
