@@ -103,7 +103,8 @@ ops::AdamWTensor LocalParameters::Entry::for_update(double weight_decay) const {
           .m_scale = m_scale,
           .v_scale = v_scale,
           .stream = stream_of(parameter->name.c_str()),
-          .first_row = first_row()};
+          .first_row = first_row(),
+          .mx = mx};
 }
 
 LocalParameters::LocalParameters(const std::vector<const Parameter*>& parameters, Precision precision,
@@ -130,14 +131,10 @@ void LocalParameters::initialise(Context& ctx, uint64_t seed) {
 }
 
 void LocalParameters::refresh_working(Context& ctx) {
-  for (auto& entry : entries_)
+  for (auto& entry : entries_) {
     if (entry.working.defined()) ops::cast(ctx, {.x = entry.master, .out = entry.working});
-  quantize(ctx);
-}
-
-void LocalParameters::quantize(Context& ctx) {
-  for (auto& entry : entries_)
     if (entry.mx.rows.defined()) ops::mxfp8_quantize_weights(ctx, {.w = as_matrices(entry.master), .out = entry.mx});
+  }
 }
 
 void LocalParameters::begin_step() {

@@ -64,8 +64,6 @@ class LocalParameters : public ParameterAccess {
   void initialise(Context& ctx, uint64_t seed);
   /// Working copies, MXFP8 too, from masters, after these were set from outside.
   void refresh_working(Context& ctx);
-  /// MXFP8 from masters: whoever updates masters and working copies does this next.
-  void quantize(Context& ctx);
 
   /// What a pass is for: passes of one kind lease the same weights in the same order.
   enum class Pass : uint8_t { kTrain, kEvaluate };

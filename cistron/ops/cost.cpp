@@ -64,8 +64,10 @@ Cost cost_of(const Rope& a) { return {.bytes = 2.0 * bytes(a.qkv)}; }
 Cost cost_of(const AdamW& a) {
   Cost cost;
   for (const auto& t : a.tensors) cost.bytes += 2.0 * bytes(t.master, t.m, t.v) + bytes(t.grad, t.working);
-  for (const auto& t : a.tensors)
+  for (const auto& t : a.tensors) {
     if (t.m_scale.defined()) cost.bytes += 2.0 * bytes(t.m_scale, t.v_scale);
+    cost.bytes += mx_bytes(t.mx.rows) + mx_bytes(t.mx.columns);
+  }
   return cost;
 }
 Cost cost_of(const GradNorm& a) {

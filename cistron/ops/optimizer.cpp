@@ -14,6 +14,16 @@ Tensor partial_squares(const Context& ctx, std::span<const Tensor> grads) {
   return cuda_scratch(ctx, {pieces}, DType::kF64);
 }
 
+void check_mx(const AdamWTensor& t) {
+  const Shape& shape = t.mx.rows.elements.shape();
+  CISTRON_CHECK(t.master.dtype() == DType::kF32 && t.mx.columns.defined(), "[adamw] MXFP8 wants an f32 master and both copies");
+  CISTRON_CHECK(shape.rank() == 3 && shape.numel() == t.master.numel() && shape[2] == t.master.dim(t.master.shape().rank() - 1),
+                "[adamw] MXFP8 {} of {}", to_string(shape), to_string(t.master.shape()));
+  check_tensor("adamw", "mx.columns", t.mx.columns.elements, {shape[0], shape[2], shape[1]}, DType::kU8);
+  check_operand("adamw", t.mx.rows);
+  check_operand("adamw", t.mx.columns);
+}
+
 void check(const AdamWTensor& t) {
   const Shape& shape = t.master.shape();
   const DType weights = t.master.dtype(), moments = t.m.dtype();
@@ -25,6 +35,7 @@ void check(const AdamWTensor& t) {
   check_tensor("adamw", "v", t.v, shape, moments);
   CISTRON_CHECK(!t.working.defined() || weights == DType::kF32, "[adamw] a working copy of a weight without a master");
   if (t.working.defined()) check_tensor("adamw", "working", t.working, shape, DType::kBF16);
+  if (t.mx.rows.defined()) check_mx(t);
   if (moments != DType::kU8) return;
   check_tensor("adamw", "m_scale", t.m_scale, scale_shape(shape), DType::kU8);
   check_tensor("adamw", "v_scale", t.v_scale, scale_shape(shape), DType::kU8);
@@ -54,9 +65,11 @@ void norm_of_squares(Context& ctx, const NormOfSquares& args) {
   dispatch("norm_of_squares", ctx, args, cpu::norm_of_squares, cuda::norm_of_squares);
 }
 
+Tensor quantized_master(const AdamWTensor& t) { return t.master.reshape(t.mx.rows.elements.shape()); }
+
 StateRows state_rows(const AdamWTensor& t) {
   const int64_t elements = t.master.numel();
-  const bool plain = t.master.dtype() == DType::kF32 && t.m.dtype() == DType::kF32;
+  const bool plain = t.master.dtype() == DType::kF32 && t.m.dtype() == DType::kF32 && !t.mx.rows.defined();
   const int64_t width = plain || t.master.shape().rank() < 2 ? elements : t.master.dim(t.master.shape().rank() - 1);
   return {.rows = elements == 0 ? 0 : elements / width, .width = width};
 }

@@ -6,11 +6,13 @@
 //   AdamW: m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, g the clipped gradient;
 //          p -= lr decay p;  p -= lr (m / c1) / (sqrt(v / c2) + eps), c = 1 - b^step. Loshchilov & Hutter, "Decoupled weight
 //          decay regularization" (2019), in torch.optim.AdamW's order. Nothing is touched when `finite` is 0.
-//          Computed in f32; what is kept in less is rounded stochastically (optimizer_format.h).
+//          Computed in f32; what is kept in less is rounded stochastically (optimizer_format.h). MXFP8 copies of a weight are
+//          made of the updated master, as mxfp8_quantize_weights makes them.
 #include <span>
 
 #include "cistron/core/context.h"
 #include "cistron/core/step_state.h"
+#include "cistron/ops/mxfp8.h"
 #include "cistron/ops/optimizer_format.h"
 
 namespace cistron::ops {
@@ -48,10 +50,13 @@ struct AdamWTensor {
   Tensor m_scale = {}, v_scale = {};  // of codes: u8 [rows, ceil(last dim / kStateBlock)], updated
   uint64_t stream = 0;                // the parameter's, and the number of the first row in the whole of it: what rounds
   int64_t first_row = 0;              // stochastically depends on them and the step, not on how the parameter is cut over ranks
+  MxTensor mx = {};                   // both copies of an f32 master, which is all of a parameter; or undefined
 };
+/// Its master as the quantiser takes weights, where it has copies: [E, N, K].
+Tensor quantized_master(const AdamWTensor& tensor);
 
 /// How the update is cut: into units of `kStateBlock` elements of a row, the last one of each shorter. Where all is f32 rows
-/// don't matter, and the whole is one.
+/// don't matter, unless they are quantised, and the whole is one.
 struct StateRows {
   int64_t rows = 0, width = 0;
   [[nodiscard]] int64_t units_of_row() const { return (width + kStateBlock - 1) / kStateBlock; }

@@ -320,13 +320,11 @@ void Engine::update_in_backward(const nn::LocalParameters::Entry& entry) {
 }
 
 void Engine::update() {
-  if (options_.storage.gradients) {  // otherwise all is done but this
-    std::vector<ops::AdamWTensor> tensors;
-    for (const auto& entry : parameters_->entries()) tensors.push_back(entry.for_update(options_.weight_decay));
-    gradient_norm();
-    guarded_update(tensors);
-  }
-  parameters_->quantize(ctx_);
+  if (!options_.storage.gradients) return;  // all is done
+  std::vector<ops::AdamWTensor> tensors;
+  for (const auto& entry : parameters_->entries()) tensors.push_back(entry.for_update(options_.weight_decay));
+  gradient_norm();
+  guarded_update(tensors);
 }
 
 std::vector<Tensor> Engine::results() const { return {losses_.cross_entropy, losses_.router, inputs_.state_bytes()}; }

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "tests/cuda/support.h"
-#include "tests/ops/optimizer_support.h"
+#include "tests/ops/mxfp8_adamw_cases.h"
 
 namespace cistron::test {
 namespace {
@@ -126,6 +126,52 @@ TEST_F(CudaOptimizer, RoundsAsTheCpuDoes) {
       for (size_t b = 0; b < got.size(); ++b) differ += got[b] != want[b] ? 1 : 0;
       EXPECT_LT(differ, std::ssize(got) / 1000) << name_of(kept.master) << name_of(kept.states) << i;
     }
+  }
+}
+
+// The bits of the update without copies, and of the quantiser after it.
+TEST_F(CudaOptimizer, QuantizesWeightsAsItUpdatesThem) {
+  for (const DType states : kMxStates)
+    for (const MxCase& c : kMxCases) {
+      const auto before = random_weights(cpu_, c, states);
+      const auto want = kept_after(before, state_at(2));
+      const MxTensor apart = c.empty(cuda_), old = c.empty(cuda_), together = c.empty(cuda_);
+      const auto quantized = [&](const Tensor& master, const MxTensor& out) {
+        ops::mxfp8_quantize_weights(cuda_, {.w = device(master).reshape(c.matrices()), .out = out});
+        return to_host(cpu_, out);
+      };
+      const auto got = kept_after(before, state_at(2), [&](const ops::AdamWTensor& t) {
+        poison_on_device(together);
+        std::vector<ops::AdamWTensor> with_copies{t};
+        with_copies.front().mx = together;
+        return with_copies;
+      });
+      for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(same_bits(got[i], want[i])) << i << to_string(c.shape);
+      EXPECT_TRUE(same_bits(to_host(cpu_, together), quantized(want[0], apart))) << to_string(c.shape) << name_of(states);
+      EXPECT_FALSE(same_bits(to_host(cpu_, together), quantized(before.master, old)));  // control
+    }
+}
+
+TEST_F(CudaOptimizer, LeavesCopiesAloneWhenNotFinite) {
+  for (const MxCase& c : {kMxCases[0], kMxCases[4]}) {
+    StepState state = state_at(2);
+    const auto before = random_weights(cpu_, c, DType::kF32);
+    const auto quantized_after = [&] {
+      const MxTensor mx = c.empty(cuda_);
+      ops::mxfp8_quantize_weights(cuda_, {.w = device(before.master).reshape(c.matrices()), .out = mx});
+      kept_after(before, state, [&](const ops::AdamWTensor& t) {
+        std::vector<ops::AdamWTensor> with_copies{t};
+        with_copies.front().mx = mx;
+        return with_copies;
+      });
+      return to_host(cpu_, mx);
+    };
+    const MxTensor updated = quantized_after();
+    state.finite = 0;
+    const MxTensor want = c.empty(cpu_);
+    ops::mxfp8_quantize_weights(cpu_, {.w = before.master.reshape(c.matrices()), .out = want});
+    EXPECT_TRUE(same_bits(quantized_after(), want));
+    EXPECT_FALSE(same_bits(updated, want));  // control
   }
 }
 

@@ -144,6 +144,8 @@ void adamw(Context& ctx, const ops::AdamW& args) {
     const ops::StateRows rows = ops::state_rows(tensor);
     for (int64_t unit = piece.begin; unit < piece.end; ++unit) update(tensor, unit_of(rows, unit));
   });
+  for (const ops::AdamWTensor& t : args.tensors)
+    if (t.mx.rows.defined()) cpu::mxfp8_quantize_weights(ctx, {.w = ops::quantized_master(t), .out = t.mx});
 }
 
 }  // namespace cistron::cpu

@@ -8,22 +8,14 @@
 namespace cistron::cuda {
 namespace {
 
-QuantCopy copy_of(const ops::MxOperand& operand) {
-  if (!operand.defined()) return {};
-  return {.elements = operand.elements.data<uint8_t>(),
-          .scales = operand.scales.data<uint8_t>(),
-          .pitch = operand.depth(),
-          .scale_pitch = operand.is_weight() ? operand.num_groups() : operand.scales.dim(1)};
-}
-
 template <class T>
 void quantize(Context& ctx, const ops::Mxfp8Quantize& args) {
   const bool gathers = args.source_row.defined();
   QuantArgs kernel{.x = args.x.raw(),
                    .rows = gathers ? args.source_row.dim(0) : args.x.dim(0),
                    .width = args.x.dim(1),
-                   .row_wise = copy_of(args.out.rows),
-                   .turned = copy_of(args.out.columns)};
+                   .row_wise = quant_copy(args.out.rows),
+                   .turned = quant_copy(args.out.columns)};
   if (gathers) kernel.source_row = args.source_row.data<int32_t>();
   if (args.starts.defined()) kernel.end = args.starts.data<int32_t>() + args.starts.dim(0) - 1;
   const int64_t group = args.out.rows.defined() ? args.out.rows.group : args.out.columns.group;
@@ -46,8 +38,8 @@ void quantize_weights_128(Context& ctx, const ops::Mxfp8QuantizeWeights& args) {
   const QuantArgs kernel{.x = args.w.raw(),
                          .rows = args.w.dim(1),
                          .width = args.w.dim(2),
-                         .row_wise = copy_of(args.out.rows),
-                         .turned = copy_of(args.out.columns)};
+                         .row_wise = quant_copy(args.out.rows),
+                         .turned = quant_copy(args.out.columns)};
   const dim3 grid(narrow<uint32_t>(kernel.width / kQuantTile), narrow<uint32_t>(kernel.rows / kQuantTile),
                   narrow<uint32_t>(args.w.dim(0)));
   if (grid.x * grid.y * grid.z == 0) return;

@@ -5,6 +5,7 @@
 
 #include "cistron/cuda/quant/mxfp8_norm.cuh"
 #include "cistron/cuda/quant/mxfp8_tile.cuh"
+#include "cistron/ops/mxfp8.h"
 
 namespace cistron::cuda {
 
@@ -15,6 +16,14 @@ struct QuantCopy {
   int64_t pitch = 0;        // of elements, in bytes
   int64_t scale_pitch = 0;  // from one group to the next (activations), from one row block to the next (weights)
 };
+
+inline QuantCopy quant_copy(const ops::MxOperand& operand) {
+  if (!operand.defined()) return {};
+  return {.elements = operand.elements.data<uint8_t>(),
+          .scales = operand.scales.data<uint8_t>(),
+          .pitch = operand.depth(),
+          .scale_pitch = operand.is_weight() ? operand.num_groups() : operand.scales.dim(1)};
+}
 
 struct QuantArgs {
   const void* x = nullptr;  // [T, width]

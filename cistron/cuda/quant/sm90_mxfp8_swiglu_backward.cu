@@ -183,13 +183,6 @@ __global__ void __launch_bounds__(kQuantThreads, 2) swiglu_backward_kernel(const
   turn(shared, 2, me, args.act_turned, row0, column0);
 }
 
-QuantCopy copy_of(const ops::MxOperand& operand) {
-  return {.elements = operand.elements.data<uint8_t>(),
-          .scales = operand.scales.data<uint8_t>(),
-          .pitch = operand.depth(),
-          .scale_pitch = operand.scales.dim(1)};
-}
-
 }  // namespace
 
 void mxfp8_swiglu_backward(Context& ctx, const ops::Mxfp8GroupedSwigluBackward& args) {
@@ -200,9 +193,9 @@ void mxfp8_swiglu_backward(Context& ctx, const ops::Mxfp8GroupedSwigluBackward& 
                                   .end = args.groups.starts.data<int32_t>() + args.groups.num_experts(),
                                   .rows = args.d.dim(0),
                                   .width = args.d.dim(1),
-                                  .dgate_up = copy_of(args.dgate_up.rows),
-                                  .dgate_up_turned = copy_of(args.dgate_up.columns),
-                                  .act_turned = copy_of(args.act),
+                                  .dgate_up = quant_copy(args.dgate_up.rows),
+                                  .dgate_up_turned = quant_copy(args.dgate_up.columns),
+                                  .act_turned = quant_copy(args.act),
                                   .partials = args.partials.data<float>()};
   const dim3 grid(narrow<uint32_t>(kernel.width / kQuantTile), narrow<uint32_t>(kernel.rows / kQuantTile));
   CISTRON_CHECK(grid.y < 65536, "[mxfp8_grouped_swiglu_backward] {} rows are more than one launch takes", kernel.rows);
