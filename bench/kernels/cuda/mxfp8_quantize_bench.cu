@@ -2,9 +2,12 @@
 // Bytes are what has to move: 2 read and 1 written a copy for each value, and the scales.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "bench/kernels/cuda/timing.cuh"
 #include "cistron/core/checked.h"
 #include "cistron/ops/mxfp8.h"
+#include "cistron/ops/optimizer.h"
 #include "tests/cuda/device_tensor.cuh"
 
 namespace cistron::bench {
@@ -14,6 +17,7 @@ using test::DeviceTensor;
 
 constexpr int64_t kRows = 131072;
 constexpr int64_t kDepth = 4096;
+constexpr int64_t kTopK = 8;
 constexpr double kValues = static_cast<double>(kRows) * kDepth;
 
 /// An operand and its memory.
@@ -33,12 +37,22 @@ struct Bench {
   DeviceTensor x[2] = {test::random_device_tensor({kRows, kDepth}, DType::kBF16, {1}),
                        test::random_device_tensor({kRows, kDepth}, DType::kBF16, {2})};
   DeviceTensor copied{{kRows, kDepth}, DType::kBF16};
-  DeviceTensor source_row{shuffled_rows()};
+  DeviceTensor source_row{shuffled_rows()}, by_expert{tokens_by_expert()};
   int turn = 0;
 
   static std::vector<int32_t> shuffled_rows() {
     std::vector<int32_t> rows(kRows);
     for (int64_t r = 0; r < kRows; ++r) rows[static_cast<size_t>(r)] = static_cast<int32_t>(r * 7919 % kRows);
+    return rows;
+  }
+  /// Each token by its kTopK experts of 64, in their order.
+  static std::vector<int32_t> tokens_by_expert() {
+    std::vector<std::pair<int, int32_t>> choices;
+    for (int32_t token = 0; token < kRows / kTopK; ++token)
+      for (int j = 0; j < kTopK; ++j) choices.emplace_back(8 * j + (token * 7919 >> (2 + j)) % 8, token);
+    std::ranges::stable_sort(choices, {}, &std::pair<int, int32_t>::first);
+    std::vector<int32_t> rows;
+    for (const auto& [expert, token] : choices) rows.push_back(token);
     return rows;
   }
   const Tensor& next() { return x[++turn % 2]; }
@@ -63,6 +77,13 @@ struct Bench {
     report(name("rows and columns"), 4 * kValues + 2 * scales, [&] { ops::mxfp8_quantize(ctx, {.x = next(), .out = both}); });
     report(name("gathered, both"), 4 * kValues + 2 * scales,
            [&] { ops::mxfp8_quantize(ctx, {.x = next(), .out = both, .source_row = source_row}); });
+    const auto gathered = [&](const char* what, const ops::MxTensor& out, double written) {
+      report(name(what), (2.0 / kTopK + written) * kValues + written * scales,
+             [&] { ops::mxfp8_quantize(ctx, {.x = next().rows(0, kRows / kTopK), .out = out, .source_row = by_expert}); });
+    };
+    gathered("8 times each, both", both, 2);
+    gathered("8 times each, rows", {.rows = both.rows}, 1);
+    gathered("8 times each, columns", {.columns = both.columns}, 1);
     report(name("rows"), 3 * kValues + scales, [&] { ops::mxfp8_quantize(ctx, {.x = next(), .out = {.rows = both.rows}}); });
     report(name("columns"), 3 * kValues + scales,
            [&] { ops::mxfp8_quantize(ctx, {.x = next(), .out = {.columns = both.columns}}); });
@@ -83,6 +104,32 @@ struct Bench {
       ops::mxfp8_quantize_weights(ctx, {.w = w, .out = both});
     });
   }
+
+  /// Of f32 weights, which the optimizer has to pass over anyway.
+  void update() {
+    const Shape shape{8, kRows / 64, kDepth};
+    const DeviceOperand rows({8, shape[1], kDepth}, {8, shape[1] / 128, kDepth / 128}, {.block_rows = 128, .sections = 2});
+    const DeviceOperand columns({8, kDepth, shape[1]}, {8, kDepth / 128, shape[1] / 128}, {.block_rows = 128});
+    const auto values = [&](uint64_t seed) { return test::random_device_tensor(shape, DType::kF32, {seed}); };
+    const DeviceTensor master = values(3), grad = values(4), m = values(5), v(shape, DType::kF32);
+    CISTRON_CUDA_CHECK(cudaMemset(v.get().raw(), 0, static_cast<size_t>(v.get().bytes())));
+    const StepState start{.step = 1, .learning_rate = 1e-3F, .bias_correction1 = 0.1F, .bias_correction2 = 0.05F};
+    const DeviceTensor state({static_cast<int64_t>(sizeof(start))}, DType::kU8);
+    CISTRON_CUDA_CHECK(cudaMemcpy(state.get().raw(), &start, sizeof(start), cudaMemcpyHostToDevice));
+    const ops::AdamWTensor plain{.master = master, .grad = grad, .m = m, .v = v, .weight_decay = 0.1F};
+    ops::AdamWTensor quantized = plain;
+    quantized.mx = {rows.operand, columns.operand};
+    const auto adamw = [&](const ops::AdamWTensor& tensor) {
+      ops::adamw(ctx, {.tensors = std::vector{tensor}, .state = static_cast<const StepState*>(state.get().raw())});
+    };
+    const double elements = static_cast<double>(shape.numel());
+    report("AdamW", 28 * elements, [&] { adamw(plain); });
+    report("AdamW, then weights", 34 * elements, [&] {
+      adamw(plain);
+      ops::mxfp8_quantize_weights(ctx, {.w = master, .out = quantized.mx});
+    });
+    report("AdamW with weights", 30 * elements, [&] { adamw(quantized); });
+  }
 };
 
 }  // namespace
@@ -94,4 +141,5 @@ int main() {
   bench.activations(32);
   bench.weights(128, 128);
   bench.weights(32, 96);
+  bench.update();
 }
