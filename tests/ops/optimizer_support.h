@@ -52,9 +52,9 @@ inline Expected expected(const Moments& t, const StepState& state, float decay, 
     cpu::ref::adamw(numbers, grad[i], e.p[i], e.m[i], e.v[i]);
     const double update =
         state.learning_rate * m_size / state.bias_correction1 / (std::sqrt(e.v[i] / state.bias_correction2) + eps);
-    e.m_bound.push_back(4 * kU * m_size);  // product, product, product, sum
-    e.v_bound.push_back(5 * kU * e.v[i]);  // all terms positive
-    e.p_bound.push_back(14 * kU * update + 4 * kU * (p + update));
+    e.m_bound.push_back(4 * kU * m_size);                           // product, product, product, sum
+    e.v_bound.push_back(5 * kU * e.v[i]);                           // all terms positive
+    e.p_bound.push_back(16 * kU * update + 4 * kU * (p + update));  // of the 16, a card's root and reciprocal take 2 each
   }
   return e;
 }

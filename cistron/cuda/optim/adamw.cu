@@ -10,28 +10,38 @@ using namespace optim;  // NOLINT(google-build-using-namespace)
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / device::kWarp;
-constexpr int kUnroll = 2;
-constexpr int64_t kUnits = int64_t{kWarps} * kUnroll * 2;  // of a block
+constexpr int64_t kUnits = int64_t{kWarps} * 8;  // of a block
 
 using Parameters = TensorList<UpdatedTensor, 260>;
 
+/// A warp's units in turn, the next one on its way while one is computed.
+template <class T, bool kWide>
+__device__ __forceinline__ void update_units(const UpdatedTensor& t, const Update& update, int64_t step) {
+  const auto begin = static_cast<uint32_t>((static_cast<int>(blockIdx.x) - t.first_block) * kUnits);
+  const auto end = static_cast<uint32_t>(min(t.elements, begin + kUnits));
+  uint32_t unit = begin + threadIdx.x / device::kWarp;
+  if (unit >= end) return;
+  Place next_place = Place::of_unit(t, unit, kWide);
+  In<T> next = load_unit<T>(t, next_place);
+#pragma unroll 1
+  for (; unit < end; unit += kWarps) {
+    const Place place = next_place;
+    In<T> in = next;
+    if (unit + kWarps < end) {
+      next_place = Place::of_unit(t, unit + kWarps, kWide);
+      next = load_unit<T>(t, next_place);
+    }
+    update_unit<T>(t, update, place, in, step);
+  }
+}
+
 template <class T>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, sizeof(T) == sizeof(float) ? 4 : 3)
     adamw_kernel(const __grid_constant__ Parameters parameters, Numbers numbers, const StepState* state) {
   if (state->finite == 0) return;
   const UpdatedTensor& t = parameters.of_block(static_cast<int>(blockIdx.x));
   const Update update(numbers, *state, t.weight_decay);
-  const int64_t step = state->step;
-  const int64_t begin = (static_cast<int>(blockIdx.x) - t.first_block) * kUnits, end = min(t.elements, begin + kUnits);
-  for (int64_t first = begin + threadIdx.x / device::kWarp; first < end; first += kWarps * kUnroll) {
-    In<T> in[kUnroll];
-#pragma unroll
-    for (int i = 0; i < kUnroll; ++i)
-      if (first + i * kWarps < end) in[i] = load_unit<T>(t, Place(t, static_cast<uint32_t>(first + i * kWarps)));
-#pragma unroll
-    for (int i = 0; i < kUnroll; ++i)
-      if (first + i * kWarps < end) update_unit<T>(t, update, Place(t, static_cast<uint32_t>(first + i * kWarps)), in[i], step);
-  }
+  t.wide ? update_units<T, true>(t, update, state->step) : update_units<T, false>(t, update, state->step);
 }
 
 template <class T>

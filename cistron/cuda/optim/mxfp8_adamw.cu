@@ -40,15 +40,16 @@ __device__ __forceinline__ uint32_t update_rows(const UpdatedTensor& t, const Up
   uint32_t most = 0;
 #pragma unroll 1
   for (int first = 0; first < kRows; first += kUnroll) {
+    const auto place = [&](int i) { return Place(t, row0 + first + i, block, true); };
     In<T> in[kUnroll];
 #pragma unroll
-    for (int i = 0; i < kUnroll; ++i) in[i] = load_unit<T>(t, Place(t, row0 + first + i, block));
+    for (int i = 0; i < kUnroll; ++i) in[i] = load_unit<T>(t, place(i));
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      update_unit<T>(t, update, Place(t, row0 + first + i, block), in[i], step);
-      weights[first + i][device::lane_index()] = in[i].p;
+      const Four p = update_unit<T>(t, update, place(i), in[i], step);
+      weights[first + i][device::lane_index()] = p;
 #pragma unroll
-      for (int e = 0; e < kWidth; ++e) most = max(most, magnitude(in[i].p.at[e]));
+      for (int e = 0; e < kWidth; ++e) most = max(most, magnitude(p.at[e]));
     }
   }
   return __reduce_max_sync(~0U, most);
