@@ -23,7 +23,12 @@ using Word = std::conditional_t<std::is_same_v<B, float>, float, uint32_t>;
 template <class B>
 constexpr int64_t kPerWord = static_cast<int64_t>(sizeof(float) / sizeof(B));
 
-inline F16 add_product(F16 sum, float a, const float* b) { return sum + a * load(b); }
+template <class V>
+V add_product(V sum, float a, const float* b) {
+  V columns;
+  std::memcpy(&columns, b, sizeof(columns));
+  return sum + a * columns;
+}
 inline F16 add_product([[maybe_unused]] F16 sum, [[maybe_unused]] uint32_t a, [[maybe_unused]] const uint32_t* b) {
 #ifdef __AVX512BF16__
   const U16 pairs = U16{} + a;
@@ -48,26 +53,36 @@ inline U16 pairs_of([[maybe_unused]] F16 first, [[maybe_unused]] F16 second) {
 #endif
 }
 
-// As many rows at once as there are registers for.
+// A register of columns, and as many rows at once as there are registers for.
 #ifdef __AVX512F__
+using Columns = F16;
 constexpr int64_t kRowsAtOnce = 16;
 #else
-constexpr int64_t kRowsAtOnce = 4;
+using Columns = float __attribute__((vector_size(32)));  // NOLINT(modernize-use-using)
+constexpr int64_t kRowsAtOnce = 8;
 #endif
 
 /// c[r, 0:16] = (or +=) the sum over k < depth of a[r * row + k * step] b[k, 0:16], for sixteen rows; b is a panel; k = 0, 1, ...
 template <int64_t row, int64_t step, bool add, class W>
 void multiply(const W* a, const W* b, int64_t depth, float* c, int64_t ldc) {
-  for (int64_t first = 0; first < kLanes; first += kRowsAtOnce) {
-    F16 sums[kRowsAtOnce] = {};
+  constexpr int64_t kColumns = sizeof(Columns) / sizeof(float);
+  for (int64_t tile = 0; tile < kLanes * kLanes; tile += kRowsAtOnce * kColumns) {
+    const int64_t first = tile / kLanes / kRowsAtOnce * kRowsAtOnce, column = tile / kRowsAtOnce % kLanes;
+    Columns sums[kRowsAtOnce] = {};
     for (int64_t k = 0; k < depth; ++k) {
 #pragma GCC unroll 16
-      for (int64_t r = 0; r < kRowsAtOnce; ++r) sums[r] = add_product(sums[r], a[(first + r) * row + k * step], b + k * kLanes);
+      for (int64_t r = 0; r < kRowsAtOnce; ++r)
+        sums[r] = add_product(sums[r], a[(first + r) * row + k * step], b + k * kLanes + column);
     }
 #pragma GCC unroll 16
     for (int64_t r = 0; r < kRowsAtOnce; ++r) {
-      float* to = c + (first + r) * ldc;
-      store(to, add ? load(to) + sums[r] : sums[r]);
+      float* to = c + (first + r) * ldc + column;
+      Columns after = sums[r];
+      if constexpr (add) {
+        std::memcpy(&after, to, sizeof(after));
+        after += sums[r];
+      }
+      std::memcpy(to, &after, sizeof(after));
     }
   }
 }
