@@ -47,8 +47,8 @@ struct TileWords {
   Word<B>*p, *ds, *ds_by_key;
 
   void store_rows(int64_t key, int64_t query, F16 p_row, F16 ds_row) const {
-    cpu::store(reinterpret_cast<B*>(p + key * kRow) + query, p_row);
-    cpu::store(reinterpret_cast<B*>(ds + key * kRow) + query, ds_row);
+    store_word(reinterpret_cast<B*>(p + key * kRow) + query, p_row);
+    store_word(reinterpret_cast<B*>(ds + key * kRow) + query, ds_row);
   }
   void store_by_key(int64_t key, int64_t query, F16 even, F16 odd) const {
     const U16 both = pairs_of(even, odd);

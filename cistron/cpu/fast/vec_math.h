@@ -33,9 +33,22 @@ inline F16 load(const bf16* p) {
 }
 
 inline void store(float* p, F16 v) { std::memcpy(p, &v, sizeof(v)); }
+#ifdef __AVX512BF16__
+/// As `store`, but subnormal numbers become zeros, as in products of bf16.
+inline void store_operand(bf16* p, F16 v) {
+  const auto half = _mm512_cvtneps_pbh(std::bit_cast<__m512>(v));
+  std::memcpy(static_cast<void*>(p), &half, sizeof(half));
+}
+#endif
+
 /// Rounds as `bf16(float)` does.
 inline void store(bf16* p, F16 v) {
   const auto u = std::bit_cast<U16>(v);
+#ifdef __AVX512BF16__
+  const bool all_normal = _mm512_testn_epi32_mask(std::bit_cast<__m512i>(u), _mm512_set1_epi32(0x7f800000)) == 0;
+  if (all_normal) [[likely]]
+    return store_operand(p, v);
+#endif
   const U16 bits = v != v ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u);
   const H16 half = __builtin_convertvector(bits >> 16, H16);
   std::memcpy(static_cast<void*>(p), &half, sizeof(half));

@@ -53,6 +53,15 @@ inline U16 pairs_of([[maybe_unused]] F16 first, [[maybe_unused]] F16 second) {
 #endif
 }
 
+inline void store_word(float* p, F16 v) { store(p, v); }
+inline void store_word([[maybe_unused]] bf16* p, [[maybe_unused]] F16 v) {
+#ifdef __AVX512BF16__
+  store_operand(p, v);
+#else
+  __builtin_unreachable();
+#endif
+}
+
 // A register of columns, and as many rows at once as there are registers for.
 #ifdef __AVX512F__
 using Columns = F16;
