@@ -40,13 +40,14 @@ __device__ __forceinline__ uint32_t update_rows(const UpdatedTensor& t, const Up
   uint32_t most = 0;
 #pragma unroll 1
   for (int first = 0; first < kRows; first += kUnroll) {
-    const auto place = [&](int i) { return Place(t, row0 + first + i, block, true); };
+    static_assert(kUnroll == 2);
+    const Place places[] = {{t, row0 + first, block, true}, {t, row0 + first + 1, block, true}};  // made twice, registers spill
     In<T> in[kUnroll];
 #pragma unroll
-    for (int i = 0; i < kUnroll; ++i) in[i] = load_unit<T>(t, place(i));
+    for (int i = 0; i < kUnroll; ++i) in[i] = load_unit<T>(t, places[i]);
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      const Four p = update_unit<T>(t, update, place(i), in[i], step);
+      const Four p = update_unit<T>(t, update, places[i], in[i], step);
       weights[first + i][device::lane_index()] = p;
 #pragma unroll
       for (int e = 0; e < kWidth; ++e) most = max(most, magnitude(p.at[e]));
