@@ -24,7 +24,7 @@ void embedding_backward(Context& ctx, const EmbeddingBackward& args) {
   EmbeddingBackward with_scratch = args;
   with_scratch.scratch = {.order = cuda_scratch(ctx, {2, tokens}, DType::kI32),
                           .tile_counts = cuda_scratch(ctx, {kSortTiles, kMaxSortBins}, DType::kI32),
-                          .keys = cuda_scratch(ctx, {tokens}, DType::kI32),
+                          .starts = cuda_scratch(ctx, {args.dtable.grad.dim(0) + 1}, DType::kI32),
                           .partial = cuda_scratch(ctx, {pieces, 2, args.dy.dim(1)}, DType::kF32)};
   dispatch("embedding_backward", ctx, with_scratch, cpu::embedding_backward, cuda::embedding_backward);
 }

@@ -18,7 +18,7 @@ struct EmbeddingScratch {
   static constexpr int kPiece = 32;  // positions that are summed in one go
   Tensor order;                      // [2, T] i32: positions sorted by token, and the pass before
   Tensor tile_counts;                // the sort's
-  Tensor keys;                       // [T] i32: the tokens in that order
+  Tensor starts;                     // [V + 1] i32
   Tensor partial;                    // [pieces, 2, H] f32
 };
 

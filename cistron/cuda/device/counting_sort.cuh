@@ -33,7 +33,7 @@ struct SortShape {
 
 /// `key(i)` is in [0, bins), or negative: left out. counts [tiles, bins].
 template <class Key>
-__device__ __forceinline__ void count_tile(const SortShape& shape, const Key& key, int32_t* counts) {
+__global__ void __launch_bounds__(kSortThreads) count_kernel(SortShape shape, Key key, int32_t* counts) {
   __shared__ int32_t found[kMaxBins];
   const int tid = static_cast<int>(threadIdx.x), tile = static_cast<int>(blockIdx.x);
   for (int b = tid; b < shape.bins; b += kSortThreads) found[b] = 0;
@@ -43,11 +43,6 @@ __device__ __forceinline__ void count_tile(const SortShape& shape, const Key& ke
     if (const int bin = key(i); bin >= 0) atomicAdd(&found[bin], 1);  // of integers: any order gives the same
   __syncthreads();
   for (int b = tid; b < shape.bins; b += kSortThreads) counts[tile * shape.bins + b] = found[b];
-}
-
-template <class Key>
-__global__ void __launch_bounds__(kSortThreads) count_kernel(SortShape shape, Key key, int32_t* counts) {
-  count_tile(shape, key, counts);
 }
 
 /// Where bins lie.
