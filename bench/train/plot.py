@@ -31,6 +31,8 @@ class Chart:
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{color}">{text}</text>')
 
     def line(self, points, color, width=1.5, dash=""):
+        if not points:
+            return
         path = "M" + " L".join(f"{self.x(a):.1f},{self.y(b):.1f}" for a, b in points)
         self.parts.append(f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{width}" stroke-dasharray="{dash}"/>')
 
