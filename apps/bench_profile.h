@@ -9,8 +9,8 @@ namespace cistron::apps {
 
 double median_of(std::vector<double> values);
 
-/// f32 or bf16 in [middle - width / 2, middle + width / 2): a million random values, over and over, more than any tile or cache line
-/// would notice.
+/// f32 or bf16 in [middle - width / 2, middle + width / 2): a million random values, over and over, more than any tile or cache
+/// line would notice.
 void fill_random(Context& ctx, const Tensor& out, uint64_t stream, double middle = 0.0, double width = 1.0);
 
 /// A dense product of side^3 on random data, in the context's precision.

@@ -106,8 +106,8 @@ void profile(train::Engine& engine, const Options& o, const data::PackedBatch& p
   const auto seq = static_cast<double>(o.shape.seq);
   const double pairs = static_cast<double>(o.shape.batch) * seq * (seq + 1) / 2;
   constexpr int kSteps = 5;
-  std::vector<std::vector<ops::TimedOperation>> steps;
-  for (int i = 0; i < kSteps; ++i) steps.push_back(engine.profile(std::span(&batch, 1), static_cast<double>(packed.label_count)));
+  std::vector<std::vector<ops::TimedOperation>> steps(kSteps);
+  for (auto& step : steps) step = engine.profile(std::span(&batch, 1), static_cast<double>(packed.label_count));
   print_profile(summarise(steps, where.ceilings, pairs), o.json);
 }
 

@@ -16,7 +16,7 @@ const RmsNorm& norm_of(MatchedOperations operations) { return dynamic_cast<const
 std::string quantize_refusal(const Context& ctx, MatchedOperations operations) {
   if (std::string why = Quantize::refusal(ctx); !why.empty()) return why;
   const int64_t width = norm_of(operations).weight().shape[0];
-  return width % ctx.mx_group() == 0 ? "" : fmt::format("width {} is not a multiple of {}", width, ctx.mx_group());
+  return width % Quantize::kGroup == 0 ? "" : fmt::format("width {} is not a multiple of {}", width, Quantize::kGroup);
 }
 
 /// The stream with the branch, where there is one, and its rstd; its norm too, where `normed` is defined.
@@ -73,7 +73,7 @@ void FusedNorm::run(Context& ctx, Flow& flow, Saved& saved) const {
     flow.x = normed;
     return ctx.report(norm_->weight().name, normed);
   }
-  flow.mx = ops::mxfp8_empty(ctx, flow.stream.dim(0), flow.stream.dim(1), ctx.mx_group());
+  flow.mx = ops::mxfp8_empty(ctx, flow.stream.dim(0), flow.stream.dim(1), Quantize::kGroup);
   ops::mxfp8_quantize(ctx, {.x = flow.stream, .out = flow.mx, .rstd = rstd, .norm_weight = ctx.weights(norm_->weight())});
   report_norm(ctx, *norm_, flow.stream, rstd);
 }

@@ -17,12 +17,12 @@ void Residual::run_back(Context& /*ctx*/, Flow& gradient, Saved& /*saved*/) cons
 
 std::string Quantize::refusal(const Context& ctx) {
   if (ctx.mx_group() == 0) return "nothing is in MXFP8";
-  return ctx.mx_group() == 128 ? "" : "with scale groups of 32 wgrad reads the norm's output in bf16";
+  return ctx.mx_group() == kGroup ? "" : "with scale groups of 32 wgrad reads the norm's output in bf16";
 }
 
 void Quantize::run(Context& ctx, Flow& flow, Saved& /*saved*/) const {
   if (!refusal(ctx).empty()) return;
-  flow.mx = ops::mxfp8_empty(ctx, flow.x.dim(0), flow.x.dim(1), ctx.mx_group());
+  flow.mx = ops::mxfp8_empty(ctx, flow.x.dim(0), flow.x.dim(1), kGroup);
   ops::mxfp8_quantize(ctx, {.x = flow.x, .out = flow.mx});
   flow.x = {};
 }

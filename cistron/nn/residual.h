@@ -21,6 +21,7 @@ class Quantize final : public Operation {
   void run_back(Context& ctx, Flow& gradient, Saved& saved) const override;
   [[nodiscard]] OperationKind kind() const override { return OperationKind::kQuantize; }
   [[nodiscard]] std::string describe() const override { return "Quantize"; }
+  static constexpr int64_t kGroup = 128;
   /// Empty where it would.
   static std::string refusal(const Context& ctx);
 };
