@@ -63,15 +63,28 @@ std::vector<std::string> CheckpointFolder::names() const {
 void CheckpointFolder::save(Context& ctx, const CheckpointInfo& info, const std::vector<ParameterSlice>& slices, int64_t keep,
                             dist::Communicator& world) const {
   const std::string name = name_of(info.state.step);
+  dist::together(world, [&] {
+    if (world.rank() == 0) check_here();
+  });
   save_checkpoint(ctx, folder_ / name, info, slices, /*replace=*/true, world);
   dist::together(world, [&] {
     if (world.rank() != 0) return;
+    check_here();  // writing may have taken long
     io::write_file(folder_ / "latest", name + "\n");
     try {
       prune(info.state.step, keep);
     } catch (const Error&) {  // what cannot be removed costs space, not safety
     }
   });
+}
+
+void CheckpointFolder::check_here() const {
+  if (lock_ == nullptr) return;
+  lock_->check();
+  std::error_code error;
+  if (fs::is_directory(folder_, error)) return;
+  throw Error(ErrorKind::kFailed, "the checkpoints' folder has gone", folder_.string(),
+              "nothing was saved; start the run again" + (error ? ": " + error.message() : ""));
 }
 
 void CheckpointFolder::prune(int64_t step, int64_t keep) const {
@@ -95,8 +108,11 @@ std::vector<fs::path> CheckpointFolder::leftovers(std::string_view suffix) const
 
 void CheckpointFolder::remove_partial() const {
   std::error_code ignored;
-  for (const auto suffix : {kPartial, kReplaced})
-    for (const auto& path : leftovers(suffix)) fs::remove_all(path, ignored);
+  for (const auto& path : leftovers(kPartial)) fs::remove_all(path, ignored);
+  for (fs::path path : leftovers(kReplaced)) {
+    const fs::path old = path;
+    if (fs::is_directory(path.replace_extension(), ignored)) fs::remove_all(old, ignored);  // else it is the only copy
+  }
 }
 
 void CheckpointFolder::restore_replaced() const {
@@ -123,6 +139,11 @@ void CheckpointFolder::set_aside(const std::string& name) const {
 
 std::unique_ptr<Checkpoint> CheckpointFolder::find(const Say& say, dist::Communicator& world,
                                                    std::vector<std::string>* passed_over) const {
+  return find(say, world, passed_over, "remove the folder to start afresh");
+}
+
+std::unique_ptr<Checkpoint> CheckpointFolder::find(const Say& say, dist::Communicator& world,
+                                                   std::vector<std::string>* passed_over, const std::string& advice) const {
   const std::string list = world.rank() == 0 ? fmt::format("{}", fmt::join(candidates(say), "\n")) : "";
   std::istringstream names(dist::gather_texts(world, list)[0]);
   std::string problem;
@@ -139,11 +160,28 @@ std::unique_ptr<Checkpoint> CheckpointFolder::find(const Say& say, dist::Communi
     }
   }
   if (!problem.empty())
-    throw Error(ErrorKind::kBadData, "no whole checkpoint", folder_.string(),
-                "remove the folder to start afresh; the last one: " + problem);
+    throw Error(ErrorKind::kBadData, "no whole checkpoint", folder_.string(), advice + "; the last one: " + problem);
   return nullptr;
 }
 
-std::unique_ptr<Checkpoint> CheckpointFolder::find(const Say& say) const { return find(say, *dist::single()); }
+std::unique_ptr<Checkpoint> CheckpointFolder::find(const Say& say) const {
+  constexpr int kMostLooks = 100;
+  for (int look = 1;; ++look) {
+    std::vector<std::string> lines;
+    const auto pass_on = [&] { std::ranges::for_each(lines, say); };
+    const auto before = candidates([](const auto&) {});
+    const auto may_look_again = [&] { return look < kMostLooks && candidates([](const auto&) {}) != before; };
+    try {
+      auto found = find([&](const std::string& line) { lines.push_back(line); }, *dist::single(), nullptr, "take another model");
+      if (!lines.empty() && may_look_again()) continue;
+      pass_on();
+      return found;
+    } catch (...) {
+      if (may_look_again()) continue;
+      pass_on();
+      throw;
+    }
+  }
+}
 
 }  // namespace cistron::train

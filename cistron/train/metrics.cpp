@@ -67,7 +67,8 @@ RecordedStep recorded_step(const fs::path& run, int64_t step) {
   return recorded;
 }
 
-Metrics::Metrics(const fs::path& run, int64_t last_step) : file_(run / "metrics.jsonl"), events_(run, last_step + 1) {
+Metrics::Metrics(const fs::path& run, int64_t last_step, const RunLock* lock)
+    : file_(run / "metrics.jsonl"), lock_(lock), events_(run, last_step + 1) {
   truncate_to(file_, last_step);
   fd_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (fd_ < 0) io::throw_errno("cannot open the metrics", file_);
@@ -77,9 +78,11 @@ Metrics::Metrics(const fs::path& run, int64_t last_step) : file_(run / "metrics.
 Metrics::~Metrics() { ::close(fd_); }
 
 void Metrics::append(const std::string& line) {
+  if (lock_ != nullptr) lock_->check();
   for (size_t done = 0; done < line.size();) {
     const ssize_t n = ::write(fd_, line.data() + done, line.size() - done);
-    if (n < 0 && errno != EINTR) io::throw_errno("cannot write the metrics", file_);
+    if (n == 0) errno = EIO;  // what takes nothing would be asked for ever
+    if (n == 0 || (n < 0 && errno != EINTR)) io::throw_errno("cannot write the metrics", file_);
     done += n < 0 ? 0 : static_cast<size_t>(n);
   }
 }

@@ -8,6 +8,7 @@
 #include "cistron/io/atomic_file.h"
 #include "cistron/io/tensorboard.h"
 #include "cistron/ops/mxfp8_underflow.h"
+#include "cistron/train/run_lock.h"
 
 namespace cistron::train {
 
@@ -47,12 +48,14 @@ RecordedStep recorded_step(const std::filesystem::path& run, int64_t step);
 
 class Metrics {
  public:
-  /// Keeps the lines of an earlier start up to `last_step`, and drops the rest.
-  Metrics(const std::filesystem::path& run, int64_t last_step);
+  /// Keeps the lines of an earlier start up to `last_step`, and drops the rest. `lock`: the run's, which must outlive this; null:
+  /// there is none.
+  Metrics(const std::filesystem::path& run, int64_t last_step, const RunLock* lock);
   ~Metrics();
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
+  /// Throws where the run is not at its path any more (RunLock::check).
   void log(const StepMetrics& metrics);
   void log(const ValidationMetrics& metrics);
   void log(const UnderflowMetrics& metrics);
@@ -63,6 +66,7 @@ class Metrics {
   void append(const std::string& line);
 
   std::filesystem::path file_;
+  const RunLock* lock_;
   int fd_ = -1;
   io::EventWriter events_;
 };

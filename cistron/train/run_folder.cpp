@@ -40,7 +40,11 @@ int64_t bytes_of(const std::vector<fs::path>& paths) {
   return sum;
 }
 
+// The checkpoints of a run that is being cleared: while they are there, what is beside them may be of the old run and of no use.
+constexpr const char* kOldCheckpoints = ".checkpoints-being-removed";
+
 void check_is_run(const fs::path& path) {
+  if (fs::is_directory(path / kOldCheckpoints)) return;
   if (fs::is_directory(path / "checkpoints") && !fs::exists(path / "manifest.json")) return;
   for (const auto& entry : fs::directory_iterator(path))
     if (entry.path().filename() != RunLock::kName)
@@ -83,6 +87,7 @@ std::unique_ptr<Checkpoint> RunFolder::resume_from(const RunConfig& config, uint
 }
 
 void RunFolder::make_and_lock() {
+  if (lock_ != nullptr) lock_->check();
   io::make_directories(path_ / "checkpoints");
   if (lock_ != nullptr) return;
   lock_ = std::make_unique<RunLock>(path_);
@@ -93,7 +98,8 @@ std::vector<fs::path> RunFolder::own_entries() const {
   std::vector<fs::path> all;
   for (const auto& entry : fs::directory_iterator(path_)) {
     const std::string name = entry.path().filename().string();
-    if (name == "checkpoints" || name == "config.toml" || name == "metrics.jsonl" || name.starts_with("events.out.tfevents."))
+    if (name == "checkpoints" || name == kOldCheckpoints || name == "config.toml" || name == "metrics.jsonl" ||
+        name.starts_with("events.out.tfevents."))
       all.push_back(entry.path());
   }
   return all;
@@ -106,18 +112,28 @@ void RunFolder::check_space(int64_t needed, int64_t freed) const {
                 path_.string(), "make room, or give an --out on another disk");
 }
 
+// The checkpoints step aside first, in one step, and go last: a start killed here never leaves half a run that --resume would
+// take for one.
+void RunFolder::clear() {
+  const fs::path aside = path_ / kOldCheckpoints;
+  if (!fs::exists(aside)) fs::rename(path_ / "checkpoints", aside);
+  io::sync_directory(path_);
+  for (const auto& path : own_entries())
+    if (path != aside) fs::remove_all(path);
+  io::sync_directory(path_);
+  fs::remove_all(aside);
+  io::make_directories(path_ / "checkpoints");
+}
+
 void RunFolder::prepare(const RunConfig& config, int64_t checkpoint_bytes) {
   if (world_.rank() != 0) return;
-  const bool replaces = mode_ == Mode::kForce && lock_ != nullptr;
+  // A start under --force that was killed while it cleared the old run is done to its end, also by --resume.
+  const bool replaces = lock_ != nullptr && (mode_ == Mode::kForce || fs::exists(path_ / kOldCheckpoints));
   make_and_lock();
   checkpoints().remove_partial();
   for (const std::string& name : passed_over_) checkpoints().set_aside(name);
-  std::vector<fs::path> old = replaces ? own_entries() : std::vector<fs::path>{};
-  // The folder by which a run is known goes last, so that a start killed here can be forced again.
-  std::partition(old.begin(), old.end(), [](const fs::path& path) { return path.filename() != "checkpoints"; });
-  check_space(checkpoint_bytes, bytes_of(old));
-  for (const auto& path : old) fs::remove_all(path);
-  if (replaces) make_and_lock();
+  check_space(checkpoint_bytes, replaces ? bytes_of(own_entries()) : 0);
+  if (replaces) clear();
   io::write_file(path_ / "config.toml", to_toml(config));
 }
 

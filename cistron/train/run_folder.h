@@ -27,11 +27,15 @@ class RunFolder {
   void prepare(const RunConfig& config, int64_t checkpoint_bytes);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  [[nodiscard]] CheckpointFolder checkpoints() const { return CheckpointFolder(path_ / "checkpoints"); }
+  /// Must not outlive this.
+  [[nodiscard]] CheckpointFolder checkpoints() const { return CheckpointFolder(path_ / "checkpoints", lock_.get()); }
+  /// The run's lock; null on other ranks than the first, and until the directory is there.
+  [[nodiscard]] const RunLock* lock() const { return lock_.get(); }
 
  private:
   void make_and_lock();
   void check_space(int64_t needed, int64_t freed) const;
+  void clear();
   [[nodiscard]] std::vector<std::filesystem::path> own_entries() const;  // what a run writes, and --force replaces
 
   std::filesystem::path path_;

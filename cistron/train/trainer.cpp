@@ -94,13 +94,17 @@ Trainer::Trainer(TrainerOptions options, ThreadPool& pool, Progress& progress)
   const MemoryPlan plan = Engine::plan(engine_options_);
   describe(plan, pool.num_threads());
   engine_ = std::make_unique<Engine>(engine_options_, plan, &pool, &ranks_.mesh());
+  resume();
+  constexpr int64_t kMasterAndMoments = 12, kSlack = 1 << 20;
+  if (!result_.was_finished)  // else its files stay as they are
+    folder_.prepare(config_, config_.model.parameters() * kMasterAndMoments + kSlack);
   saver_.emplace(folder_.checkpoints(), Saver::Options{.keep = config_.train.keep_last, .behind = config_.train.save_behind},
                  ranks_.world());
-  resume();
-  if (result_.was_finished) return;  // its files stay as they are
-  constexpr int64_t kMasterAndMoments = 12, kSlack = 1 << 20;
-  folder_.prepare(config_, config_.model.parameters() * kMasterAndMoments + kSlack);
-  if (ranks_.is_first()) metrics_.emplace(folder_.path(), state_.step);
+  if (result_.was_finished || !ranks_.is_first()) return;
+  if (!folder_.lock()->is_held())
+    progress_.warn(fmt::format("cistron: the file system of {} has no locks: see to it that no other process trains this run",
+                               folder_.path().string()));
+  metrics_.emplace(folder_.path(), state_.step, folder_.lock());
 }
 
 void Trainer::describe(const MemoryPlan& plan, int threads) {

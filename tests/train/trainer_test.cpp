@@ -142,6 +142,75 @@ TEST_F(TrainerTest, ARunInUseIsRefusedInEveryMode) {
   EXPECT_EQ(train(config(), "a", Mode::kResume).step, 12);
 }
 
+TEST_F(TrainerTest, ARunThatIsRemovedRenamedOrReplacedStopsAndTouchesNothing) {
+  const auto swap = [&](const std::string& name, const auto& act) {
+    ThreadPool pool(1);
+    Progress progress({.quiet = true});
+    Trainer trainer({.config = config(), .run = run(name)}, pool, progress);
+    act();
+    EXPECT_THAT([&] { trainer.run(); }, testing::ThrowsMessage<Error>(HasSubstr("removed, renamed or replaced"))) << name;
+  };
+  swap("removed", [&] { fs::remove_all(run("removed")); });
+  EXPECT_FALSE(fs::exists(run("removed")));
+  swap("renamed", [&] { fs::rename(run("renamed"), run("elsewhere")); });
+  EXPECT_FALSE(fs::exists(run("renamed")));
+  EXPECT_TRUE(fs::is_empty(run("elsewhere") / "metrics.jsonl"));
+  std::vector<json> of_the_new_one;
+  swap("replaced", [&] {
+    fs::remove_all(run("replaced"));
+    train(config(), "replaced");
+    of_the_new_one = metrics("replaced");
+  });
+  EXPECT_EQ(metrics("replaced"), of_the_new_one);
+  EXPECT_TRUE(train(config(), "replaced", RunFolder::Mode::kResume).was_finished);
+}
+
+TEST_F(TrainerTest, ASaveNeverMakesTheFolderThatItWasGiven) {
+  ThreadPool pool(1);
+  Progress progress({.quiet = true});
+  Trainer trainer({.config = config(), .run = run("a")}, pool, progress);
+  fs::remove(run("a") / "checkpoints");
+  EXPECT_THAT([&] { trainer.run(); }, testing::ThrowsMessage<Error>(HasSubstr("folder has gone")));
+  EXPECT_FALSE(fs::exists(run("a") / "checkpoints"));
+}
+
+TEST_F(TrainerTest, AForcedStartThatWasKilledIsNeverTheOldRun) {
+  train(config(), "new");
+  for (const bool cleared_all : {false, true}) {
+    const std::string name = cleared_all ? "late" : "early";
+    train(config(), name);
+    fs::rename(run(name) / "checkpoints", run(name) / ".checkpoints-being-removed");
+    if (cleared_all) fs::remove(run(name) / "metrics.jsonl");
+    EXPECT_EQ(train(config(), name, cleared_all ? RunFolder::Mode::kForce : RunFolder::Mode::kResume).step, 12);
+    EXPECT_EQ(metrics(name), metrics("new"));
+    EXPECT_FALSE(fs::exists(run(name) / ".checkpoints-being-removed"));
+    const auto is_log = [](const auto& entry) { return entry.path().filename().string().starts_with("events."); };
+    EXPECT_EQ(std::ranges::count_if(fs::directory_iterator(run(name)), is_log), 1) << "the old run's events are gone";
+  }
+}
+
+TEST_F(TrainerTest, WhatWasBeingReplacedStaysWhileItIsTheOnlyCopy) {
+  train(config(), "a");
+  const fs::path last = run("a") / "checkpoints/step-00000012";
+  fs::rename(last, last.string() + ".replaced");
+  CheckpointFolder(last.parent_path()).remove_partial();
+  EXPECT_TRUE(fs::exists(last.string() + ".replaced"));
+  fs::create_directory(last);
+  CheckpointFolder(last.parent_path()).remove_partial();
+  EXPECT_FALSE(fs::exists(last.string() + ".replaced"));
+}
+
+TEST_F(TrainerTest, WhatCannotBeListedOrReadIsNotTakenForAbsent) {
+  train(config(), "a");
+  const auto before = metrics("a");
+  fs::rename(run("a") / "metrics.jsonl", run("a") / "kept");
+  fs::create_directory(run("a") / "metrics.jsonl");  // fails to be read, whoever asks
+  EXPECT_THROW(train(config(), "a", RunFolder::Mode::kResume), Error);
+  fs::remove(run("a") / "metrics.jsonl");
+  fs::rename(run("a") / "kept", run("a") / "metrics.jsonl");
+  EXPECT_EQ(metrics("a"), before);
+}
+
 TEST_F(TrainerTest, WhatARefusedOrKilledStartLeftIsNoObstacle) {
   fs::create_directories(run("empty") / "checkpoints");
   std::ofstream(run("empty") / RunLock::kName);
