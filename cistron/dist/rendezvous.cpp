@@ -1,6 +1,7 @@
 #include "cistron/dist/rendezvous.h"
 
 #include "cistron/core/error.h"
+#include "cistron/dist/patience.h"
 
 namespace cistron::dist {
 namespace {
@@ -115,7 +116,7 @@ void ThreadWork::deliver_one(Lock& lock) {
 }
 
 void ThreadWork::wait() {
-  const auto deadline = std::chrono::steady_clock::now() + who_.timeout;
+  Patience patience(who_.timeout);
   Lock lock(world_->mutex());
   while (!meeting_->done()) {
     check_world(lock);
@@ -128,8 +129,8 @@ void ThreadWork::wait() {
       continue;
     }
     check_missing();
-    const bool late = world_->changed().wait_until(lock, deadline) == std::cv_status::timeout;
-    if (late && !meeting_->all_arrived() && !world_->failure()) {
+    world_->changed().wait_for(lock, patience.slice());
+    if (patience.is_over() && !meeting_->all_arrived() && !world_->failure()) {
       fail([&] { throw_late(missing(), "arrived", call_.signature, who_); });
     }
   }

@@ -7,6 +7,7 @@
 
 #include "cistron/core/current_error.h"
 #include "cistron/core/start_thread.h"
+#include "cistron/dist/patience.h"
 #include "cistron/dist/rendezvous.h"
 
 namespace cistron::dist {
@@ -30,8 +31,9 @@ void wait_for_all(ThreadWorld& world, std::chrono::milliseconds timeout) {
   std::unique_lock lock(world.mutex());
   const auto all_ended = [&] { return world.running().empty(); };
   world.changed().wait(lock, [&] { return all_ended() || world.failure(); });
-  if (world.changed().wait_for(lock, timeout, all_ended)) return;
-  if (const auto& failure = world.failure()) leave(world.running(), failure->message);
+  Patience patience(timeout);
+  while (!all_ended() && !patience.is_over()) world.changed().wait_for(lock, patience.slice());
+  if (!all_ended()) leave(world.running(), world.failure()->message);
 }
 
 std::exception_ptr run_rank(ThreadWorld& world, Communicator& communicator, const std::function<void(Communicator&)>& fn) {

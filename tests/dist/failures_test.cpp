@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "cistron/core/error.h"
+#include "cistron/dist/patience.h"
 #include "cistron/dist/single.h"
 #include "cistron/dist/threads.h"
 #include "tests/dist/support.h"
@@ -37,6 +38,17 @@ std::vector<std::string> errors_by_rank(const std::function<void(Communicator&)>
   };
   EXPECT_ANY_THROW(run_ranks(kRanks, keep, {timeout}));
   return errors;
+}
+
+TEST(Patience, CountsTheTimeAwakeAlone) {
+  const auto start = dist::Patience::Clock::now();
+  dist::Patience patience(1000ms);
+  EXPECT_FALSE(patience.is_over(start + 1h)) << "stopped for an hour";
+  EXPECT_LE(patience.slice(), 100ms);
+  int looks = 1;
+  for (auto now = start + 1h; !patience.is_over(now += 50ms); ++looks) ASSERT_LT(looks, 100);
+  EXPECT_GE(looks, 900 / 50 - 1);
+  EXPECT_LE(looks, 1000 / 50);
 }
 
 TEST(DistFailures, ARankThatThrowsWakesTheOthers) {

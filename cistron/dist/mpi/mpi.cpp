@@ -9,6 +9,7 @@
 #include "cistron/core/current_error.h"
 #include "cistron/core/start_thread.h"
 #include "cistron/dist/mpi/runtime.h"
+#include "cistron/dist/patience.h"
 
 namespace cistron::dist {
 namespace {
@@ -58,7 +59,9 @@ class Bound {
   Bound(const char* call, std::chrono::milliseconds timeout)
       : thread_(start_thread([this, call, timeout] {
           std::unique_lock lock(mutex_);
-          if (!changed_.wait_for(lock, timeout, [this] { return done_; })) leave(call, timeout);
+          Patience patience(timeout);
+          while (!done_ && !patience.is_over()) changed_.wait_for(lock, patience.slice());
+          if (!done_) leave(call, timeout);
         })) {}
   ~Bound() {
     {

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "cistron/core/error.h"
+#include "cistron/dist/patience.h"
 
 namespace cistron::dist {
 namespace {
@@ -49,10 +50,10 @@ bool MpiRuntime::advance(const MpiOperation& operation, int context, bool late) 
 }
 
 void MpiRuntime::wait(const MpiOperation& operation, int context) {
-  const auto deadline = std::chrono::steady_clock::now() + operation.timeout();
+  Patience patience(operation.timeout());
   for (int round = 0;; ++round) {
     {
-      const bool late = std::chrono::steady_clock::now() > deadline;
+      const bool late = patience.is_over();
       const std::lock_guard lock(mutex_);
       if (advance(operation, context, late)) return;
     }
