@@ -84,6 +84,9 @@ void StoreSplit::copy_tokens(int64_t record, int64_t begin, std::span<int32_t> o
     std::copy_n(reinterpret_cast<const uint8_t*>(tokens_) + first, out.size(), out.begin());
   else
     std::copy_n(reinterpret_cast<const uint16_t*>(tokens_) + first, out.size(), out.begin());
+  if (!out.empty() && *std::ranges::max_element(out) >= vocab_size_)
+    throw Error(ErrorKind::kBadData, "the store was changed while it was read", tokens_file_->path().string(),
+                "write a store to a place of its own (prepare does), and start again from a whole one");
 }
 
 void StoreSplit::open(const std::filesystem::path& directory, int64_t vocab_size, const nlohmann::json& manifest) {
@@ -91,6 +94,7 @@ void StoreSplit::open(const std::filesystem::path& directory, int64_t vocab_size
   records_file_ = std::make_shared<io::MappedFile>(directory / "records.bin");
   const StoreHeader tokens = read_header(*tokens_file_, StoreFileKind::kTokens, manifest.at("tokens"));
   const StoreHeader records = read_header(*records_file_, StoreFileKind::kRecords, manifest.at("records"));
+  vocab_size_ = vocab_size;
   token_bytes_ = vocab_size <= 256 ? 1 : 2;
   if (tokens.token_bytes != token_bytes_ || tokens.payload_bytes / tokens.token_bytes != tokens.count ||
       tokens.payload_bytes % tokens.token_bytes != 0)

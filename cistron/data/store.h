@@ -37,7 +37,8 @@ class StoreSplit {
     return static_cast<int64_t>(token_starts_[record + 1] - token_starts_[record]);
   }
   [[nodiscard]] std::string_view id(int64_t record) const;
-  /// Writes tokens [begin, begin + out.size()) of a record.
+  /// Writes tokens [begin, begin + out.size()) of a record. Throws Error(kBadData) where the store has been changed since it was
+  /// checked, so far as a token outside the vocabulary shows it.
   void copy_tokens(int64_t record, int64_t begin, std::span<int32_t> out) const;
 
  private:
@@ -49,7 +50,7 @@ class StoreSplit {
   std::span<const uint64_t> id_starts_;     // [N + 1]
   const char* ids_ = nullptr;
   const std::byte* tokens_ = nullptr;
-  int64_t token_bytes_ = 0;
+  int64_t token_bytes_ = 0, vocab_size_ = 0;
 };
 
 class Store {

@@ -33,7 +33,12 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) refuse(path_, errno);
   struct stat info{};
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+  if (fstat(fd, &info) != 0) {
+    const int why = errno;
+    close(fd);
+    refuse(path_, why);
+  }
+  if (!S_ISREG(info.st_mode)) {
     close(fd);
     refuse(path_, "it is not a regular file");
   }

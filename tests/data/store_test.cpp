@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "tests/data/store_fixture.h"
 #include "tests/io/temp_directory.h"
 
 namespace cistron::data {
 namespace {
 
+using ::testing::AllOf;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::random_records;
@@ -124,6 +127,20 @@ TEST(Store, EveryFlippedByteIsFound) {
     write_text(temp / ("store/" + file), good);
     EXPECT_NO_THROW((void)Store::open(temp / "store"));
   }
+}
+
+TEST(Store, OneThatIsOverwrittenWhileItIsReadIsNamed) {
+  const TempDirectory temp;
+  const auto tokenizer = make_tokenizer("esm2");
+  write_store(temp / "store", random_records(4, 12, *tokenizer), random_records(2, 5, *tokenizer), *tokenizer);
+  const Store store = Store::open(temp / "store");
+  std::fstream file(temp / "store/train/tokens.bin", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(64);  // behind the header
+  file.put('\xff').flush();
+  std::vector<int32_t> tokens(static_cast<size_t>(store.train().length(0)));
+  EXPECT_THAT(error_of(ErrorKind::kBadData, [&] { store.train().copy_tokens(0, 0, tokens); }),
+              AllOf(HasSubstr("was changed"), HasSubstr((temp / "store/train/tokens.bin").string())));
+  store.train().copy_tokens(0, 1, std::span(tokens).subspan(1));  // the others are as they were
 }
 
 TEST(Store, EveryCutIsFound) {
