@@ -13,7 +13,7 @@ static_assert(std::atomic<int>::is_always_lock_free);
 void set_handler(int signal, void (*handler)(int), int flags) {
   struct sigaction action = {}, previous = {};
   sigaction(signal, nullptr, &previous);
-  if (signal == SIGHUP && previous.sa_handler == SIG_IGN) return;
+  if (previous.sa_handler == SIG_IGN) return;
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART | flags;
   sigemptyset(&action.sa_mask);
@@ -23,7 +23,7 @@ void set_handler(int signal, void (*handler)(int), int flags) {
 void set_handlers(void (*handler)(int)) {
   set_handler(SIGINT, handler, SA_RESETHAND);
   set_handler(SIGTERM, handler, SA_RESETHAND);
-  set_handler(SIGHUP, handler, 0);
+  for (const int signal : {SIGHUP, SIGUSR1, SIGXCPU}) set_handler(signal, handler, 0);
 }
 
 void receive(int signal) {

@@ -3,8 +3,9 @@
 
 namespace cistron::apps {
 
-/// While it lives, the first SIGINT, SIGTERM or SIGHUP sets `signal()` to its number; a second SIGINT or SIGTERM ends the program
-/// at once (a lost terminal may send SIGHUP twice). SIGHUP stays ignored where it was, as under nohup.
+/// While it lives, the first SIGINT, SIGTERM, SIGHUP, SIGUSR1 (a scheduler's warning) or SIGXCPU (a limit on the processor's
+/// time) sets `signal()` to its number; a second SIGINT or SIGTERM ends the program at once (the others may come more than once).
+/// What the parent ignores stays ignored, as under nohup.
 class InterruptGuard {
  public:
   InterruptGuard();

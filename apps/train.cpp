@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/command.h"
 #include "apps/interrupt.h"
@@ -71,6 +72,17 @@ void run_on_ranks(const Options& o, const train::RunConfig& config, const std::f
   body(*dist::single());
 }
 
+// What is said at the end. Its reader may keep it waiting: signals end the program again by then.
+void say_end(const Options& o, const train::TrainResult& result, int ranks) {
+  if (!result.interrupted) return print_result(o, result);
+  const auto config_file = std::filesystem::path(o.out) / "config.toml";  // resolved: what --set said is in it
+  const std::string launcher = dist::launched_by_mpi() ? fmt::format("mpirun -n {} ", ranks) : "";
+  train::show(stderr,
+              fmt::format("interrupted after step {}, the state is saved; go on with: {}cistron train {} --out {} --resume{}\n",
+                          result.step, launcher, shell_quoted(config_file.string()), shell_quoted(o.out),
+                          o.ranks > 1 ? fmt::format(" --ranks {}", o.ranks) : ""));
+}
+
 train::TrainResult train_rank(const Options& o, const train::RunConfig& config, const InterruptGuard& interrupt,
                               dist::Communicator& world) {
   using Mode = train::RunFolder::Mode;
@@ -81,26 +93,26 @@ train::TrainResult train_rank(const Options& o, const train::RunConfig& config, 
   const Mode mode = o.resume ? Mode::kResume : o.force ? Mode::kForce : Mode::kNew;
   train::Trainer trainer({.config = config, .run = o.out, .mode = mode, .signal = &interrupt.signal(), .world = &world}, pool,
                          progress);
-  const train::TrainResult result = trainer.run();
-  if (!result.interrupted) return result;
-  const auto config_file = std::filesystem::path(o.out) / "config.toml";  // resolved: what --set said is in it
-  const std::string launcher = dist::launched_by_mpi() ? fmt::format("mpirun -n {} ", world.size()) : "";
-  progress.warn(fmt::format("interrupted after step {}, the state is saved; go on with: {}cistron train {} --out {} --resume{}",
-                            result.step, launcher, shell_quoted(config_file.string()), shell_quoted(o.out),
-                            o.ranks > 1 ? fmt::format(" --ranks {}", o.ranks) : ""));
-  return result;
+  return trainer.run();
 }
 
 int run_train(const Options& o) {
   if (o.out.empty()) throw Error(ErrorKind::kUsage, "the run has no name", "--out ''", "give the directory to write");
   const train::RunConfig config = read_config(o);
-  const InterruptGuard interrupt;
-  int signal = 0;
-  run_on_ranks(o, config, [&](dist::Communicator& world) {
-    const train::TrainResult result = train_rank(o, config, interrupt, world);
-    if (world.rank() == 0 && !result.interrupted) print_result(o, result);
-    if (world.rank() == 0 || dist::launched_by_mpi()) signal = result.interrupted ? result.signal : 0;
-  });
+  std::optional<train::TrainResult> first;  // the first rank's
+  int signal = 0, ranks = 1;
+  {
+    const InterruptGuard interrupt;
+    run_on_ranks(o, config, [&](dist::Communicator& world) {
+      const train::TrainResult result = train_rank(o, config, interrupt, world);
+      if (world.rank() == 0) {
+        first = result;
+        ranks = world.size();
+      }
+      if (world.rank() == 0 || dist::launched_by_mpi()) signal = result.interrupted ? result.signal : 0;
+    });
+  }
+  if (first) say_end(o, *first, ranks);
   return signal != 0 ? kInterruptedBase + signal : kDone;
 }
 

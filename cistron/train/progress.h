@@ -1,5 +1,6 @@
 #pragma once
-// What a person sees while it runs, on standard error: one live line on a terminal; elsewhere a plain line now and then.
+// What a person sees while it runs, on standard error: one live line on a terminal; elsewhere a plain line now and then. Nothing
+// waits for the reader: what a terminal (Ctrl-S) or a pipe does not take at once is dropped.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -21,8 +22,8 @@ struct ProgressOptions {
 
 class Progress {
  public:
-  explicit Progress(const ProgressOptions& options) : options_(options) {}
-  ~Progress() { end_live_line(); }
+  explicit Progress(const ProgressOptions& options);
+  ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
@@ -39,16 +40,18 @@ class Progress {
   void warn(const std::string& text);
 
  private:
+  void put(const std::string& text);
   void end_live_line();
 
   using Clock = std::chrono::steady_clock;
   ProgressOptions options_;
   Clock::time_point last_{};
+  int no_wait_fd_ = -1;  // the stream's terminal or pipe
   bool in_live_line_ = false;
 };
 
-/// Writes `text` and flushes. A stream that takes nothing (closed, full, a pipe that nobody reads) is no error: what is shown
-/// must never stop the work.
+/// Writes `text` and flushes; waits for a reader that is slow. A stream that takes nothing (closed, full, a pipe that nobody has
+/// open) is no error: what is shown must never stop the work.
 void show(std::FILE* stream, std::string_view text);
 
 /// 12345678 as "12,345,678".

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import os
 import signal
 import subprocess
 import time
@@ -221,7 +222,7 @@ def test_interrupts(program, directory):
     config = prepared(program, directory)
     settings = ["--set", "train.steps=40"]
     program.ok("train", config, "--out", directory / "whole", "--quiet", *settings)
-    for number, status in [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]:
+    for number, status in [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 138), (signal.SIGXCPU, 152)]:
         run = directory / f"run{status}"
         process = subprocess.Popen([program.path, "train", str(config), "--out", str(run), *settings], stderr=subprocess.PIPE, text=True)
         deadline = time.time() + 60
@@ -250,6 +251,90 @@ def test_what_is_shown_cannot_stop_a_run(program, directory):
     assert wrong.returncode == 2, wrong
     limited = subprocess.run(["bash", "-c", f"ulimit -f 20; {command % 9}"], capture_output=True, text=True)
     assert limited.returncode == 4 and "cistron: error: " in limited.stderr, limited
+
+
+def start(program, *args, **kwargs):
+    return subprocess.Popen([program.path, *map(str, args)], **kwargs)
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.time() + seconds
+    while not condition():
+        assert time.time() < deadline, "waited too long"
+        time.sleep(0.005)
+
+
+def test_a_signal_that_is_ignored_stays_ignored(program, directory):
+    config = prepared(program, directory)
+    run = directory / "run"
+    process = start(program, "train", config, "--out", run, "--quiet", stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                    preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    wait_for(lambda: (run / "metrics.jsonl").exists())
+    process.terminate()
+    assert process.wait(timeout=60) == 0 and len(metrics(run)) == 12 + 3
+
+
+def test_a_pipe_that_is_full(program, directory):
+    """Training goes on, and ends at a signal, though nobody reads what it shows."""
+    config = prepared(program, directory)
+    run = directory / "run"
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        while True:
+            os.write(writer, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(writer, True)
+    process = start(program, "train", config, "--out", run, "--set", "train.steps=100000", "--set", "train.validate_every=1", stderr=writer)
+    wait_for(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text().count("\n") > 20)
+    process.terminate()
+    wait_for(lambda: (run / "checkpoints/latest").exists())
+    time.sleep(0.2)
+    os.read(reader, 1 << 20)
+    assert process.wait(timeout=60) == 143
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_reader_beside_a_run_that_prunes(program, directory):
+    config = prepared(program, directory)
+    run = directory / "run"
+    process = start(program, "train", config, "--out", run, "--quiet", "--set", "train.steps=100000", "--set", "train.checkpoint_every=1",
+                    "--set", "train.keep_last=1", "--set", "train.validate_every=0")
+    wait_for(lambda: (run / "checkpoints/latest").exists())
+    try:
+        for _ in range(25):
+            done = program.ok("info", run, "--json")
+            assert done.stderr == "", done.stderr
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def test_stopped_for_longer_than_the_timeout(program, directory):
+    config = prepared(program, directory)
+    run = directory / "run"
+    process = start(program, "train", config, "--out", run, "--quiet", "--ranks", 2, "--set", "parallel.timeout_seconds=1", "--set",
+                    "train.steps=100000", "--set", "train.checkpoint_every=100000", stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: (run / "metrics.jsonl").exists())
+    for _ in range(3):
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.3)
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143, errors
+
+
+def test_memory_that_the_shell_limits(program, directory):
+    config = prepared(program, directory)
+    for limit in (60000, 120000, 300000, 600000):
+        for ranks in ([], ["--ranks", "2"]):
+            command = " ".join([f"ulimit -v {limit}; exec '{program.path}' train '{config}' --out '{directory}/run' --force --quiet", *ranks])
+            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+            said = sum(line.startswith("cistron: error: ") for line in done.stderr.splitlines())
+            assert done.returncode in (0, 1, 4) and said == (done.returncode != 0), (limit, ranks, done)  # 1: no thread can be started
 
 
 def test_a_finished_run(program, directory):

@@ -2,6 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <thread>
 
 namespace cistron::train {
 namespace {
@@ -46,6 +50,27 @@ TEST(Progress, PlainLinesAreFew) {
   std::fclose(stream);
   EXPECT_EQ(std::count(text, text + size, '\n'), 2);  // the first and the last
   std::free(text);
+}
+
+// The test's time limit is what would fail: without care the first write to a full pipe never returns.
+TEST(Progress, APipeThatNobodyReadsHoldsNothingUp) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  std::FILE* stream = fdopen(ends[1], "w");
+  const std::string line(1000, 'x');
+  {
+    Progress progress({.stream = stream});
+    for (int i = 0; i < 1000; ++i) progress.say(line);  // a pipe holds 64 KiB
+    std::string taken(1 << 20, ' ');
+    const ssize_t size = read(ends[0], taken.data(), taken.size());
+    EXPECT_GT(size, 4096);
+    EXPECT_EQ(size % 1001, 0) << "whole lines";
+    progress.say("goes on");
+    ASSERT_EQ(read(ends[0], taken.data(), taken.size()), 8);
+    EXPECT_TRUE(taken.starts_with("goes on\n"));
+  }
+  std::fclose(stream);
+  close(ends[0]);
 }
 
 TEST(Progress, Numbers) {
