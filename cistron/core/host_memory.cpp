@@ -62,10 +62,10 @@ int64_t control_group_available() {
   return available;
 }
 
-// What `ulimit -v` and `ulimit -d` leave. Some is kept back for what nobody plans: the stacks of threads, what the libraries
+// What `ulimit -v` and `ulimit -d` leave. Some is kept back for what nobody plans: stacks and arenas of threads, what libraries
 // write for themselves as they run.
 int64_t limits_available() {
-  constexpr int64_t kKeptBack = int64_t{64} << 20;
+  constexpr int64_t kKeptBack = int64_t{256} << 20;
   int64_t pages[6]{};  // of /proc/self/statm: size, resident, shared, text, lib, data and stack
   std::ifstream file("/proc/self/statm");
   for (int64_t& count : pages) file >> count;
