@@ -61,31 +61,68 @@ void make_directory(const fs::path& path) {
   check(error, "cannot create the directory", path);
 }
 
+// In what is being written, and in what is being replaced: by it a leftover is known as ours, and not a user's of that name.
+constexpr const char* kMark = ".cistron-partial";
+
 void remove_contents(const fs::path& directory) {
   std::error_code error;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error))
-    remove_tree(entry->path());
+    if (entry->path().filename() != kMark) remove_tree(entry->path());
   check(error, "cannot list", directory);
 }
 
+// A folder itself, never what a link points to.
+int open_folder(const fs::path& path) { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }
+
 bool is_same(int fd, const fs::path& path) {
   struct stat open_one{}, named_one{};
-  return fstat(fd, &open_one) == 0 && stat(path.c_str(), &named_one) == 0 && open_one.st_dev == named_one.st_dev &&
+  return fstat(fd, &open_one) == 0 && lstat(path.c_str(), &named_one) == 0 && open_one.st_dev == named_one.st_dev &&
          open_one.st_ino == named_one.st_ino;
+}
+
+void set_mark(int folder, const fs::path& path) {
+  const int fd = openat(folder, kMark, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (fd < 0) throw_errno("cannot create the file", path / kMark);
+  close(fd);
+}
+
+void remove_mark(const fs::path& path) {
+  const int folder = open_folder(path);
+  if (folder < 0) return;
+  (void)unlinkat(folder, kMark, 0);  // left there it harms nothing
+  close(folder);
+}
+
+// Marked, or empty: a process was killed before it could mark it.
+bool is_ours(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(fs::symlink_status(path, ignored))) return false;
+  return is_taken(path / kMark) || fs::is_empty(path, ignored);
+}
+
+[[noreturn]] void refuse_foreign(const fs::path& leftover) {
+  throw Error(ErrorKind::kUsage, "this is in the way, and no killed process of this program left it", leftover.string(),
+              "move it away, or choose another place");
+}
+
+void remove_leftover(const fs::path& path) {
+  if (!is_taken(path)) return;
+  if (!is_ours(path)) refuse_foreign(path);
+  remove_tree(path);
 }
 
 // One process at a time writes there: the folder itself is the lock, which goes with the process that has it. (A file system
 // without locks has none.)
 int make_and_lock(const fs::path& partial, const fs::path& path) {
-  std::error_code ignored;
-  if (is_taken(partial) && !fs::is_directory(partial, ignored)) remove_tree(partial);
   while (true) {
-    make_directory(partial);
-    const int fd = open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool is_new = mkdir(partial.c_str(), 0777) == 0;
+    if (!is_new && errno != EEXIST) throw_errno("cannot create the directory", partial);
+    const int fd = open_folder(partial);
     if (fd < 0 && errno == ENOENT) continue;  // another process has just been done with it
+    if (fd < 0 && !is_new && (errno == ELOOP || errno == ENOTDIR)) refuse_foreign(partial);
     if (fd < 0) {
       const int error = errno;
-      rmdir(partial.c_str());
+      if (is_new) rmdir(partial.c_str());
       errno = error;
       throw_errno("cannot open the directory", partial);
     }
@@ -151,7 +188,9 @@ void make_directories(const fs::path& path) {
 }
 
 FileWriter::FileWriter(fs::path path)
-    : path_(std::move(path)), fd_(open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+    : path_(std::move(path)) {
+  (void)unlink(path_.c_str());  // never through a link, never into what another name has too
+  fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd_ < 0) throw_errno("cannot create the file", path_);
 }
 
@@ -209,7 +248,12 @@ AtomicDirectory::AtomicDirectory(fs::path path, bool replace)
     : path_(beside(path, "")), partial_(beside(path, ".partial")), replace_(replace) {
   make_directories(parent_of(path_));
   lock_ = make_and_lock(partial_, path_);
+  if (!is_ours(partial_)) {
+    close(lock_);
+    refuse_foreign(partial_);
+  }
   try {
+    set_mark(lock_, partial_);
     check_free();
     remove_contents(partial_);  // of a run that was killed
   } catch (...) {
@@ -219,10 +263,13 @@ AtomicDirectory::AtomicDirectory(fs::path path, bool replace)
 }
 
 void AtomicDirectory::check_free() const {
-  restore_replaced(path_);
-  if (!replace_ && is_taken(path_))
+  const fs::path old = replaced(path_);
+  if (!is_taken(path_) && is_ours(old)) restore_replaced(path_);
+  if (!is_taken(path_)) return;
+  if (!replace_)
     throw Error(ErrorKind::kUsage, "the output exists already", path_.string(),
                 "choose another place, or replace it with --force");
+  if (is_taken(old) && !is_ours(old)) refuse_foreign(old);
 }
 
 AtomicDirectory::~AtomicDirectory() { discard(); }
@@ -239,31 +286,38 @@ void AtomicDirectory::discard() {
 void AtomicDirectory::commit() {
   sync_tree(partial_);
   const bool swap = replace_ && is_taken(path_);
-  const fs::path old = replaced(path_);
-  if (swap) {
-    remove_tree(old);
-    // One step where the file system can; else two, with the old one left whole beside it between them.
-    if (renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0) {
-      rename_path(partial_, old);
-    } else {
-      rename_path(path_, old);
-      if (rename(partial_.c_str(), path_.c_str()) != 0) {
-        const int error = errno;
-        rename(old.c_str(), path_.c_str());
-        errno = error;
-        throw_errno("cannot rename into place", path_);
-      }
-    }
-  } else {
+  if (swap)
+    swap_in();
+  else
     rename_path(partial_, path_);
-  }
   committed_ = true;
+  remove_mark(path_);
   sync_directory(parent_of(path_));
-  if (swap) remove_tree(old);
+  if (swap) remove_tree(replaced(path_));
+}
+
+// One step where the file system can; else two, with the old one left whole beside it between them.
+void AtomicDirectory::swap_in() const {
+  const fs::path old = replaced(path_);
+  remove_leftover(old);
+  if (const int folder = open_folder(path_); folder >= 0) {
+    set_mark(folder, path_);
+    close(folder);
+  }
+  if (renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0) return rename_path(partial_, old);
+  rename_path(path_, old);
+  if (rename(partial_.c_str(), path_.c_str()) == 0) return;
+  const int error = errno;
+  rename(old.c_str(), path_.c_str());
+  remove_mark(path_);
+  errno = error;
+  throw_errno("cannot rename into place", path_);
 }
 
 void restore_replaced(const fs::path& path) {
-  if (!is_taken(path) && is_taken(replaced(path))) rename_path(replaced(path), path);
+  if (is_taken(path) || !is_taken(replaced(path))) return;
+  rename_path(replaced(path), path);
+  remove_mark(path);
 }
 
 }  // namespace cistron::io

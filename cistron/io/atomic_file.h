@@ -1,7 +1,8 @@
 #pragma once
 // Files and directories that are whole or absent: written aside as NAME.partial, flushed to the disk (file, then folder),
 // renamed. Errors name the file and the system's reason; a full disk is Error(kOutOfSpace). Without `commit` nothing stays
-// behind. Where a directory cannot be swapped in one step, what it replaces is NAME.replaced in between.
+// behind. Where a directory cannot be swapped in one step, what it replaces is NAME.replaced in between. Links are never followed
+// in writing; a user's own NAME.partial or NAME.replaced, known by the lack of our mark in it, is Error(kUsage) and stays.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -13,7 +14,8 @@ namespace cistron::io {
 /// Throws for the system call that just failed: kOutOfSpace when the disk or quota is full, else kFailed. Reads errno.
 [[noreturn]] void throw_errno(std::string_view what, const std::filesystem::path& where);
 
-/// A file being written from its start; closed, not removed, at the end. Nothing reaches the disk for sure before `sync`.
+/// A new file, in place of what has its name, being written; closed, not removed, at the end. Nothing reaches the disk for sure
+/// before `sync`.
 class FileWriter {
  public:
   explicit FileWriter(std::filesystem::path path);
@@ -76,6 +78,7 @@ class AtomicDirectory {
 
  private:
   void check_free() const;
+  void swap_in() const;
   void discard();
 
   std::filesystem::path path_, partial_;

@@ -70,7 +70,7 @@ RecordedStep recorded_step(const fs::path& run, int64_t step) {
 Metrics::Metrics(const fs::path& run, int64_t last_step, const RunLock* lock)
     : file_(run / "metrics.jsonl"), lock_(lock), events_(run, last_step + 1) {
   truncate_to(file_, last_step);
-  fd_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  fd_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd_ < 0) io::throw_errno("cannot open the metrics", file_);
   io::sync_directory(run);  // both files are there to stay
 }

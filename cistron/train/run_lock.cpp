@@ -29,7 +29,7 @@ bool lock(int fd) {
 
 RunLock::RunLock(std::filesystem::path run) : run_(std::move(run)) {
   const auto file = run_ / kName;
-  fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd_ < 0) io::throw_errno("cannot open the run's lock", file);
   held_ = lock(fd_);
   const int error = errno;

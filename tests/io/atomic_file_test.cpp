@@ -142,26 +142,71 @@ TEST(AtomicDirectory, IsWrittenByOneAtATime) {
   EXPECT_FALSE(fs::exists(temp / "d.partial"));
 }
 
+constexpr const char* kMark = ".cistron-partial";
+
 TEST(AtomicDirectory, WhatAKilledRunLeftIsSweptAway) {
   const TempDirectory temp;
   fs::create_directories(temp / "d.partial/junk");
-  AtomicDirectory directory(temp / "d");
-  write_text(directory.partial() / "f", "y");
-  directory.commit();
-  EXPECT_THAT(names_in(temp / "d"), ElementsAre("f"));
+  write_text(temp / "d.partial" / kMark, "");
+  fs::create_directory(temp / "e.partial");  // killed before it was marked
+  for (const char* name : {"d", "e"}) {
+    AtomicDirectory directory(temp / name);
+    EXPECT_THAT(names_in(directory.partial()), ElementsAre(kMark));
+    write_text(directory.partial() / "f", "y");
+    directory.commit();
+    EXPECT_THAT(names_in(temp / name), ElementsAre("f"));
+  }
 }
 
 TEST(AtomicDirectory, WhatAKilledRunWasReplacingIsPutBack) {
   const TempDirectory temp;
-  fs::create_directories(temp / "d.replaced");
-  write_text(temp / "d.replaced/f", "old");
+  const auto leave = [&] {
+    fs::create_directories(temp / "d.replaced");
+    write_text(temp / "d.replaced/f", "old");
+    write_text(temp / "d.replaced" / kMark, "");
+  };
+  leave();
   EXPECT_THAT(error_of(ErrorKind::kUsage, [&] { AtomicDirectory(temp / "d"); }), HasSubstr("exists already"));
   EXPECT_EQ(read_text(temp / "d/f"), "old");
-  fs::create_directories(temp / "d.replaced");  // the new one was there already: this one is of no use
+  leave();  // the new one was there already: this one is of no use
   AtomicDirectory directory(temp / "d", true);
   EXPECT_EQ(read_text(temp / "d/f"), "old");
   directory.commit();
   EXPECT_THAT(names_in(temp.path()), ElementsAre("d"));
+}
+
+TEST(AtomicDirectory, AUsersOwnFolderOrFileOfThoseNamesStays) {
+  for (const char* suffix : {"partial", "replaced"})
+    for (const char* kind : {"folder", "file", "link"}) {
+      const TempDirectory temp;
+      const fs::path theirs = temp / (std::string("d.") + suffix);
+      fs::create_directory(temp / "home");
+      write_text(temp / "home/precious", "x");
+      if (kind == std::string("folder")) fs::copy(temp / "home", theirs);
+      if (kind == std::string("file")) write_text(theirs, "x");
+      if (kind == std::string("link")) fs::create_directory_symlink(temp / "home", theirs);
+      fs::create_directory(temp / "d");
+      write_text(temp / "d/f", "old");
+      EXPECT_THAT(error_of(ErrorKind::kUsage, [&] { AtomicDirectory(temp / "d", true).commit(); }), HasSubstr("in the way"));
+      EXPECT_THAT(names_in(temp.path()), ElementsAre("d", theirs.filename().string(), "home")) << kind;
+      EXPECT_EQ(read_text(temp / "home/precious"), "x");
+      EXPECT_EQ(read_text(kind == std::string("file") ? theirs : theirs / "precious"), "x");
+      EXPECT_THAT(names_in(temp / "d"), ElementsAre("f"));
+    }
+}
+
+TEST(AtomicFile, NeverWritesThroughALink) {
+  const TempDirectory temp;
+  write_text(temp / "victim", "precious");
+  fs::create_symlink(temp / "victim", temp / "a.partial");
+  fs::create_symlink(temp / "none", temp / "b.partial");
+  fs::create_hard_link(temp / "victim", temp / "c.partial");
+  for (const char* name : {"a", "b", "c"}) {
+    write_file(temp / name, "new");
+    EXPECT_EQ(read_text(temp / name), "new");
+  }
+  EXPECT_EQ(read_text(temp / "victim"), "precious");
+  EXPECT_THAT(names_in(temp.path()), ElementsAre("a", "b", "c", "victim"));
 }
 
 TEST(AtomicDirectory, LeavesADirectoryNamedOldAlone) {
