@@ -32,10 +32,7 @@ void print_result(const Options& o, const ModelSource& source, std::string_view 
 }
 
 int run_export(const Options& o) {
-  const char* weights = std::filesystem::exists(std::filesystem::path(o.out) / "model.safetensors")
-                            ? "model.safetensors"
-                            : "model.safetensors.index.json";
-  const bool replace = check_output({.path = o.out, .inputs = {o.model}, .marks = {"config.json", weights}}, o);
+  const bool replace = check_output({.path = o.out, .inputs = {o.model}, .is_ours = is_exported}, o);
   const ModelSource source(o.model);
   if (source.checkpoint() == nullptr)
     throw Error(ErrorKind::kUsage, "the model is a Hugging Face directory already", o.model, "give a run or a checkpoint");
@@ -54,7 +51,7 @@ int run_export(const Options& o) {
 }
 
 int run_import(const Options& o) {
-  const bool replace = check_output({.path = o.out, .inputs = {o.model}, .marks = {"manifest.json", "state.json"}}, o);
+  const bool replace = check_output({.path = o.out, .inputs = {o.model}, .is_ours = is_imported}, o);
   const ModelSource source(o.model);
   require_host_memory(source.config().parameters() * static_cast<int64_t>(sizeof(float)), "import it on a larger machine");
   const model::Decoder decoder(source.config());

@@ -12,7 +12,9 @@
 #include "apps/version.h"
 #include "cistron/core/current_error.h"
 #include "cistron/core/nearest.h"
+#include "cistron/core/one_line.h"
 #include "cistron/io/atomic_file.h"
+#include "cistron/io/mapped_file.h"
 #include "cistron/train/progress.h"
 
 namespace {
@@ -20,10 +22,7 @@ namespace {
 using namespace cistron;
 
 int fail(ErrorKind kind, const std::string& message) {
-  std::string line = message;
-  for (char& c : line)  // a name from a file may hold anything: one line, and nothing that a terminal obeys
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
-  train::show(stderr, fmt::format("cistron: error: {}\n", line));
+  train::show(stderr, fmt::format("cistron: error: {}\n", one_line(message)));
   return static_cast<int>(kind);
 }
 
@@ -95,6 +94,7 @@ int main(int argc, char** argv) {
   fill_closed_streams();
   ignore_signals_of_writing();
   apps::end_clearly_without_memory();
+  io::say_which_file_shrank();
   try {
     return parse_and_run(argc, argv);
   } catch (...) {

@@ -16,7 +16,7 @@ namespace {
 struct Options : Common, data::PrepareOptions {};
 
 int run_prepare(Options& o) {
-  Output output{.path = o.out, .marks = {"train", "valid", "manifest.json"}};
+  Output output{.path = o.out, .is_ours = is_store};
   for (const auto& file : o.files) output.inputs.push_back(file);
   o.data::PrepareOptions::force = check_output(output, o);
   const data::PrepareReport report = data::prepare(o);
@@ -34,7 +34,9 @@ void add_prepare(CLI::App& app, Run& run) {
   verb->add_option("FILE", o->files, "Sequence files")->required();
   verb->add_option("--tokenizer", o->tokenizer, "esm2 or nucleotide")->required();
   verb->add_option("--out", o->out, "The store's directory")->required();
-  verb->add_option("--valid-fraction", o->valid_fraction, "Share of distinct sequences that is held out")->capture_default_str();
+  verb->add_option("--valid-fraction", o->valid_fraction, "Share of distinct sequences that is held out")
+      ->capture_default_str()
+      ->check(not_empty());
   const std::map<std::string, data::OnDuplicate> on_duplicate{{"error", data::OnDuplicate::kError},
                                                               {"rename", data::OnDuplicate::kRename}};
   verb->add_option("--on-duplicate", o->on_duplicate, "An identifier that appears twice: error or rename")

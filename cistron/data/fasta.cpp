@@ -29,6 +29,19 @@ size_t find_bad_header_byte(std::string_view text) {
   return std::string_view::npos;
 }
 
+constexpr size_t kMostHeader = size_t{16} << 20;
+
+// What to do with a file that begins so.
+std::string_view advice_for(std::string_view begin) {
+  if (begin.starts_with("BZh") ||
+      begin.starts_with("\xfd"
+                        "7zXZ") ||
+      begin.starts_with("\x28\xb5\x2f\xfd"))
+    return "it is packed (bzip2, xz or zstd): unpack it, or pack it with gzip or bgzip";
+  if (begin.starts_with("\xff\xfe") || begin.starts_with("\xfe\xff")) return "it is text in UTF-16: convert it to UTF-8";
+  return "it must begin with '>' or '@'";
+}
+
 std::string_view first_word(std::string_view text) {
   const auto begin = std::find_if_not(text.begin(), text.end(), is_blank);
   return {begin, std::find_if(begin, text.end(), is_blank)};
@@ -37,15 +50,18 @@ std::string_view first_word(std::string_view text) {
 }  // namespace
 
 SequenceReader::SequenceReader(const std::filesystem::path& path) : lines_(path) {
-  advance();
+  const auto is_empty = [&] { return line_ && std::all_of(line_->begin(), line_->end(), is_blank); };
+  line_ = lines_.next(kMostHeader);
   if (line_ && line_->starts_with("\xef\xbb\xbf")) line_->remove_prefix(3);  // Windows editors' byte order mark
-  while (line_ && std::all_of(line_->begin(), line_->end(), is_blank)) advance();
+  while (is_empty() && line_->size() <= kMostHeader) line_ = lines_.next(kMostHeader);
   if (!line_) throw Error(ErrorKind::kBadData, "no records", lines_.path().string(), "the file is empty");
   marker_ = line_->front();
   if (marker_ != '>' && marker_ != '@')
     refuse(fmt::format("neither FASTA nor FASTQ: the first line begins with {}", printable(marker_)), lines_.number(), 1,
-           "it must begin with '>' or '@'");
+           advice_for(*line_));
 }
+
+void SequenceReader::advance() { line_ = lines_.next(lines_.peek() == marker_ ? kMostHeader : SIZE_MAX); }
 
 void SequenceReader::refuse(std::string_view what, int64_t line, int64_t column, std::string_view advice) const {
   throw Error(ErrorKind::kBadData, what, fmt::format("{}:{}:{}", path().string(), line, column), advice);
@@ -77,6 +93,8 @@ bool SequenceReader::next_header(SequenceRecord& record) {
   if (line_->front() != marker_)
     refuse(fmt::format("a FASTQ record must begin with '@', not {}", printable(line_->front())), lines_.number(), 1,
            "check the record before it");
+  if (text.size() >= kMostHeader)
+    refuse(fmt::format("a header of more than {} bytes", kMostHeader), lines_.number(), 1, "a header is one short line");
   if (const size_t bad = find_bad_header_byte(text); bad != std::string_view::npos)
     refuse(text[bad] == '\r' ? "a carriage return inside a line" : fmt::format("{} in a header", printable(text[bad])),
            lines_.number(), static_cast<int64_t>(bad) + 2,

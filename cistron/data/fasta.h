@@ -43,7 +43,7 @@ class SequenceReader {
   void read_quality(const SequenceRecord& record);
   void append_line(std::string_view line, SequenceRecord& record) const;
   void append_checked(std::string_view line, SequenceRecord& record) const;
-  void advance() { line_ = lines_.next(); }
+  void advance();
   [[noreturn]] void refuse(std::string_view what, int64_t line, int64_t column, std::string_view advice) const;
 
   LineReader lines_;

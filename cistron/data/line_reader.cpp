@@ -19,14 +19,22 @@ bool LineReader::fill() {
   return !at_end_;
 }
 
-std::optional<std::string_view> LineReader::next() {
+std::optional<char> LineReader::peek() {
+  if (begin_ == end_ && !fill()) return std::nullopt;
+  return buffer_[begin_];
+}
+
+std::optional<std::string_view> LineReader::next(size_t most) {
   size_t searched = 0;
   const char* line_end = nullptr;
+  bool has_nul = false;
   do {
     const char* from = buffer_.data() + begin_ + searched;
     searched = end_ - begin_;
-    line_end = static_cast<const char*>(std::memchr(from, '\n', static_cast<size_t>(buffer_.data() + end_ - from)));
-  } while (line_end == nullptr && fill());
+    const auto size = static_cast<size_t>(buffer_.data() + end_ - from);
+    line_end = static_cast<const char*>(std::memchr(from, '\n', size));
+    has_nul = line_end == nullptr && size > 0 && std::memchr(from, '\0', size) != nullptr;
+  } while (line_end == nullptr && !has_nul && searched <= most && fill());
   if (line_end == nullptr && begin_ == end_) return std::nullopt;
 
   const size_t size = line_end != nullptr ? static_cast<size_t>(line_end - buffer_.data()) - begin_ : end_ - begin_;

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cistron/core/one_line.h"
 #include "cistron/data/prepare.h"
 
 namespace cistron::data {
@@ -34,8 +35,8 @@ std::string PrepareReport::text() const {
   if (blanks > 0) text += fmt::format("  blanks dropped  {}\n", grouped(blanks));
   if (renamed > 0) text += fmt::format("  renamed         {}\n", grouped(renamed));
   for (const Refusal& refusal : refusals)
-    text +=
-        fmt::format("  left out        {} with {}, the first at {}\n", grouped(refusal.records), refusal.reason, refusal.first);
+    text += fmt::format("  left out        {} with {}, the first at {}\n", grouped(refusal.records), refusal.reason,
+                        one_line(refusal.first));
   return text;
 }
 

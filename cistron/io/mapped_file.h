@@ -24,10 +24,12 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-/// All of a file as text; nothing where there is none. Throws as MappedFile where there is one that cannot be read.
-std::optional<std::string> read_if_there(const std::filesystem::path& path);
+/// From here on a file that shrinks while it is mapped ends the process with one line that names it, and the status of kBadData,
+/// where the system's way is SIGBUS.
+void say_which_file_shrank();
 
-/// Whether a file or folder can be reached there; never throws.
+/// Whether there is a file or folder. Throws Error(kFailed) where that cannot be known, for want of a permission or by a disk's
+/// error.
 bool is_reachable(const std::filesystem::path& path);
 
 }  // namespace cistron::io

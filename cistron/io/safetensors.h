@@ -61,6 +61,7 @@ class SafetensorsModel {
   /// a tensor in two shards, or in another one than the index says, or in none; and pickles (.bin, .pt), always.
   explicit SafetensorsModel(const std::filesystem::path& path);
   [[nodiscard]] const std::map<std::string, const SafetensorsView*, std::less<>>& tensors() const { return tensors_; }
+  [[nodiscard]] const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
   [[nodiscard]] bool contains(std::string_view name) const { return tensors_.contains(name); }
   [[nodiscard]] const SafetensorsView& at(std::string_view name) const;
 

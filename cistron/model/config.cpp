@@ -23,6 +23,11 @@ void positive(std::string_view key, int64_t value, int64_t most = kMost) {
   if (value <= 0 || value > most) refuse(key, std::to_string(value), fmt::format("give a number from 1 to {}", most));
 }
 
+void within(std::string_view key, double value, Range range) {
+  if (!(value >= range.least && value <= range.most))
+    refuse(key, fmt::format("{}", value), fmt::format("give a number from {} to {}", range.least, range.most));
+}
+
 const std::map<std::string, ModelConfig, std::less<>>& presets() {
   static const std::map<std::string, ModelConfig, std::less<>> all{
       {"tiny-protein",
@@ -136,12 +141,12 @@ void ModelConfig::validate() {
   if (heads % kv_heads != 0) refuse("kv_heads", std::to_string(kv_heads), fmt::format("it must divide heads = {}", heads));
   if (top_k > experts) refuse("top_k", std::to_string(top_k), fmt::format("there are only {} experts", experts));
   if (too_large(*this)) refuse("a size", "more than 2^50 parameters", "make it smaller");
-  if (!(rope_theta > 0)) refuse("rope_theta", std::to_string(rope_theta), "give a positive number");
-  if (!(rms_eps > 0)) refuse("rms_eps", std::to_string(rms_eps), "give a positive number");
-  if (!(init_std >= 0)) refuse("init_std", std::to_string(init_std), "give a number that is not negative");
-  if (!(clip_qkv >= 0)) refuse("clip_qkv", std::to_string(clip_qkv), "give a limit, or 0 for none");
-  if (!(aux_loss >= 0)) refuse("aux_loss", std::to_string(aux_loss), "give a number that is not negative");
-  if (!(z_loss >= 0)) refuse("z_loss", std::to_string(z_loss), "give a number that is not negative");
+  within("rope_theta", rope_theta, kRopeTheta);
+  within("rms_eps", rms_eps, kRmsEps);
+  within("init_std", init_std, kInitStd);
+  within("clip_qkv", clip_qkv, kClipQkv);
+  within("aux_loss", aux_loss, kRouterLoss);
+  within("z_loss", z_loss, kRouterLoss);
 }
 
 int64_t ModelConfig::parameters() const { return checked_add(shared_parameters(*this), expert_parameters(*this, experts)); }

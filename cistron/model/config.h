@@ -7,6 +7,12 @@
 
 namespace cistron::model {
 
+/// Both ends included.
+struct Range {
+  double least, most;
+};
+constexpr Range kRopeTheta{1e-6, 1e18}, kRmsEps{1e-12, 1}, kInitStd{0, 10}, kClipQkv{0, 1e6}, kRouterLoss{0, 1e3};
+
 struct ModelConfig {
   int64_t layers = 0;
   int64_t hidden = 0;

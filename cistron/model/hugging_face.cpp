@@ -105,6 +105,9 @@ void decode(const io::SafetensorsView& view, const std::string& where, std::span
               "F32, BF16 and F16 can be imported");
 }
 
+// In the weights' metadata: other programs that save over ours drop it.
+constexpr std::pair kWriter{"written_by", "cistron"};
+
 class Importer {
  public:
   explicit Importer(const std::filesystem::path& directory) : where_(directory.string()), model_(directory) {}
@@ -190,7 +193,7 @@ void export_hugging_face(const std::filesystem::path& directory, const ModelConf
   std::vector<float> values;
   for (size_t i = 0; i < shards.size(); ++i) {
     const auto name = io::shard_name(static_cast<int64_t>(i), static_cast<int64_t>(shards.size()));
-    io::SafetensorsWriter writer(directory / name, shards[i], {{"format", "pt"}});
+    io::SafetensorsWriter writer(directory / name, shards[i], {{"format", "pt"}, {kWriter.first, kWriter.second}});
     for (const io::TensorSpec& spec : shards[i]) {
       const auto [mapping, piece] = find_piece(all, spec.name);
       values.resize(static_cast<size_t>(io::safetensors_bytes(spec)) / sizeof(float));
@@ -201,6 +204,18 @@ void export_hugging_face(const std::filesystem::path& directory, const ModelConf
   }
   if (shards.size() > 1) io::write_shard_index(directory, shards);
   io::write_file(directory / "config.json", json);
+}
+
+bool is_exported(const std::filesystem::path& directory) {
+  try {
+    const io::SafetensorsModel model(directory);
+    return std::ranges::all_of(model.files(), [](const auto& file) {
+      const auto writer = file->metadata().find(kWriter.first);
+      return writer != file->metadata().end() && writer->second == kWriter.second;
+    });
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace cistron::model

@@ -43,4 +43,7 @@ using ReadParameter = std::function<void(const std::string& name, int64_t first,
 void export_hugging_face(const std::filesystem::path& directory, const ModelConfig& config, const SpecialTokens& tokens,
                          const ReadParameter& read, int64_t shard_bytes = int64_t{4} << 30);
 
+/// Whether all weights there were written by `export_hugging_face`, and not by another program since.
+bool is_exported(const std::filesystem::path& directory);
+
 }  // namespace cistron::model

@@ -1,9 +1,8 @@
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "cistron/core/error.h"
 #include "cistron/io/json.h"
+#include "cistron/io/small_file.h"
 #include "cistron/model/hugging_face.h"
 
 namespace cistron::model {
@@ -18,11 +17,7 @@ namespace fs = std::filesystem;
 }
 
 json read_json(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) refuse(file, "cannot read the model's configuration", "a Hugging Face directory holds a config.json");
-  std::stringstream text;
-  text << in.rdbuf();
-  json parsed = io::parse_json(text.str(), file.string());
+  json parsed = io::parse_json(io::read_small_file(file), file.string());
   if (!parsed.is_object()) refuse(file, "not a JSON object", "write the model again with save_pretrained");
   return parsed;
 }
@@ -56,10 +51,15 @@ class Reader {
 // Newer writers nest the base under `rope_parameters`, older ones keep it at the top; scaled variants are another model.
 double read_rope_theta(const json& config, const fs::path& file) {
   const auto nested = config.find("rope_parameters");
-  if (nested == config.end() || !nested->is_object()) return Reader(config, file).get_or<double>("rope_theta", 1e6);
+  if (nested == config.end() || nested->is_null()) return Reader(config, file).get_or<double>("rope_theta", 1e6);
+  if (!nested->is_object()) refuse(file, fmt::format("'rope_parameters' is {}", nested->dump()), "it has the wrong type");
   const Reader rope(*nested, file);
-  const auto type = rope.get_or<std::string>("rope_type", "default");
-  if (type != "default") refuse(file, fmt::format("rope_type '{}' is not supported", type), "only 'default' is");
+  for (const char* key : {"rope_type", "type"})
+    if (const auto type = rope.get_or<std::string>(key, "default"); type != "default")
+      refuse(file, fmt::format("{} '{}' is not supported", key, type), "only 'default' is");
+  for (const auto& [key, value] : nested->items())
+    if (key != "rope_type" && key != "type" && key != "rope_theta" && !value.is_null())
+      refuse(file, fmt::format("rope_parameters {} is not supported", io::json_quoted(key)), "only plain RoPE is");
   const auto theta = rope.get<double>("rope_theta");
   const auto older = Reader(config, file).get_or<double>("rope_theta", theta);
   if (older != theta)

@@ -5,11 +5,13 @@
 #include <sstream>
 
 #include "cistron/core/error.h"
+#include "cistron/core/one_line.h"
 #include "cistron/dist/check_same.h"
 #include "cistron/dist/single.h"
 #include "cistron/dist/together.h"
 #include "cistron/io/atomic_file.h"
 #include "cistron/io/mapped_file.h"
+#include "cistron/io/small_file.h"
 
 namespace cistron::train {
 
@@ -18,6 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kPrefix = "step-", kPartial = ".partial", kReplaced = ".replaced", kBroken = ".broken";
+constexpr const char* kLatest = "latest";
 
 /// The number in "step-00001000"; -1 for any other name, part-written ones included.
 int64_t step_of(const std::string& name) {
@@ -26,35 +29,34 @@ int64_t step_of(const std::string& name) {
   return number ? std::stoll(digits) : -1;
 }
 
-std::string read_latest(const fs::path& folder) {
-  try {
-    const std::string text = io::read_if_there(folder / "latest").value_or("");
-    return text.substr(0, text.find('\n'));
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kBadData) throw;
-    return {};  // it is something else than a file
-  }
-}
-
-/// What is in a folder; nothing where there is none. One that cannot be listed is not one that is empty.
-std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
-  std::error_code error;
-  std::vector<fs::directory_entry> all;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) all.push_back(*entry);
-  if (!error || error == std::errc::no_such_file_or_directory) return all;
-  errno = error.value();
-  io::throw_errno("cannot list", folder);
-}
-
 }  // namespace
 
 std::string CheckpointFolder::name_of(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
 
+std::string CheckpointFolder::latest() const {
+  if (!io::is_reachable(folder_ / kLatest)) return "";
+  const std::string text = io::read_small_file(folder_ / kLatest, 4096);
+  const size_t begin = text.find_first_not_of(" \t\r\n"), end = text.find_first_of("\r\n", begin);
+  if (begin == std::string::npos) return "";
+  const std::string line = text.substr(begin, end - begin);
+  return line.substr(0, line.find_last_not_of(" \t") + 1);
+}
+
+bool CheckpointFolder::holds_only_checkpoints() const {
+  return std::ranges::all_of(io::entries_of(folder_), [](const fs::path& path) {
+    const std::string name = path.filename().string();
+    const std::string suffix = path.extension().string();
+    const bool known = suffix.empty() || suffix == kPartial || suffix == kReplaced || suffix == kBroken;
+    const bool checkpoint = known && step_of(path.stem().string()) >= 0 && path.stem().string().size() >= name_of(0).size();
+    return checkpoint || name == kLatest || name == kLatest + std::string(kPartial) || name.starts_with('.');
+  });
+}
+
 std::vector<std::string> CheckpointFolder::names() const {
   std::vector<std::string> all;
-  for (const auto& entry : entries_of(folder_)) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_directory() && step_of(name) >= 0) all.push_back(name);
+  for (const fs::path& path : io::entries_of(folder_)) {
+    const std::string name = path.filename().string();
+    if (step_of(name) >= 0 && fs::is_directory(path)) all.push_back(name);
   }
   std::ranges::sort(all, std::ranges::greater{}, step_of);
   return all;
@@ -70,7 +72,7 @@ void CheckpointFolder::save(Context& ctx, const CheckpointInfo& info, const std:
   dist::together(world, [&] {
     if (world.rank() != 0) return;
     check_here();  // writing may have taken long
-    io::write_file(folder_ / "latest", name + "\n");
+    io::write_file(folder_ / kLatest, name + "\n");
     try {
       prune(info.state.step, keep);
     } catch (const Error&) {  // what cannot be removed costs space, not safety
@@ -100,9 +102,8 @@ void CheckpointFolder::prune(int64_t step, int64_t keep) const {
 }
 
 std::vector<fs::path> CheckpointFolder::leftovers(std::string_view suffix) const {
-  std::vector<fs::path> left;
-  for (const auto& entry : entries_of(folder_))
-    if (entry.path().filename().string().starts_with(kPrefix) && entry.path().extension() == suffix) left.push_back(entry.path());
+  std::vector<fs::path> left = io::entries_of(folder_);
+  std::erase_if(left, [&](const fs::path& path) { return step_of(path.stem().string()) < 0 || path.extension() != suffix; });
   return left;
 }
 
@@ -121,7 +122,7 @@ void CheckpointFolder::restore_replaced() const {
 
 std::vector<std::string> CheckpointFolder::candidates(const Say& say) const {
   std::vector<std::string> all = names();
-  const std::string latest = read_latest(folder_);
+  const std::string latest = this->latest();
   const auto named = std::ranges::find(all, latest);
   if (named != all.end())
     std::rotate(all.begin(), named, named + 1);
@@ -132,19 +133,25 @@ std::vector<std::string> CheckpointFolder::candidates(const Say& say) const {
 
 void CheckpointFolder::set_aside(const std::string& name) const {
   const fs::path aside = folder_ / (name + std::string(kBroken));
-  std::error_code ignored;
-  fs::remove_all(aside, ignored);  // an older one
-  fs::rename(folder_ / name, aside, ignored);
+  std::error_code error;
+  fs::remove_all(aside, error);  // an older one
+  if (!error) fs::rename(folder_ / name, aside, error);
+  if (!error) return;
+  errno = error.value();  // going on would write over it
+  io::throw_errno("cannot set the broken checkpoint aside", folder_ / name);
 }
 
 std::unique_ptr<Checkpoint> CheckpointFolder::find(const Say& say, dist::Communicator& world,
                                                    std::vector<std::string>* passed_over) const {
-  return find(say, world, passed_over, "remove the folder to start afresh");
+  return find(say, world, passed_over, "bring one back, or give --force to start again");
 }
 
 std::unique_ptr<Checkpoint> CheckpointFolder::find(const Say& say, dist::Communicator& world,
                                                    std::vector<std::string>* passed_over, const std::string& advice) const {
-  const std::string list = world.rank() == 0 ? fmt::format("{}", fmt::join(candidates(say), "\n")) : "";
+  std::string list;
+  dist::together(world, [&] {
+    if (world.rank() == 0) list = fmt::format("{}", fmt::join(candidates([&](const auto& line) { say(one_line(line)); }), "\n"));
+  });
   std::istringstream names(dist::gather_texts(world, list)[0]);
   std::string problem;
   for (std::string name; std::getline(names, name);) {
@@ -155,7 +162,7 @@ std::unique_ptr<Checkpoint> CheckpointFolder::find(const Say& say, dist::Communi
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kBadData && error.kind() != ErrorKind::kUsage) throw;
       problem = error.what();
-      say(fmt::format("passing over a broken checkpoint: {}", problem));
+      say(one_line(fmt::format("passing over a broken checkpoint: {}", problem)));
       if (passed_over != nullptr) passed_over->push_back(name);
     }
   }

@@ -34,6 +34,11 @@ class CheckpointFolder {
   /// The same for who reads beside a process that trains and prunes: what has gone meanwhile is not broken, it looks again.
   [[nodiscard]] std::unique_ptr<Checkpoint> find(const Say& say) const;
 
+  /// The name that `latest` holds; empty where there is none.
+  [[nodiscard]] std::string latest() const;
+  /// Nothing that some other program put there.
+  [[nodiscard]] bool holds_only_checkpoints() const;
+
   /// Renames what `find` passed over to NAME.broken, so that nothing is written over it. Only for whoever holds the run's lock.
   void set_aside(const std::string& name) const;
   /// Removes what a killed process was writing. Only for whoever holds the run's lock.

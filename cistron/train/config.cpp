@@ -1,12 +1,12 @@
 #include "cistron/train/config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "cistron/core/checked.h"
 #include "cistron/core/nearest.h"
+#include "cistron/io/small_file.h"
 #include "cistron/train/config_keys.h"
 #include "cistron/train/toml_entries.h"
 
@@ -34,6 +34,15 @@ std::string full_name(const Key& key) { return fmt::format("{}.{}", key.section,
          fmt::format("did you mean '{}'? The keys are {}", nearest(entry.key, names), fmt::join(names, ", ")));
 }
 
+// Its name, at least, must be one.
+void check_empty(const TomlEntry& entry) {
+  for (const Key& key : config_keys())
+    if (key.section == entry.section && key.name.starts_with(entry.key)) return;
+  TomlEntry named = entry;
+  if (named.key.ends_with('.')) named.key.pop_back();
+  refuse_unknown(named);
+}
+
 const Key& find_key(const TomlEntry& entry) {
   for (const Key& key : config_keys())
     if (key.section == entry.section && key.name == entry.key) return key;
@@ -56,11 +65,10 @@ void check_range(const Key& key, const TomlEntry& entry, double value) {
 int64_t parse_count(const Key& key, const TomlEntry& entry, const std::string& text) {
   size_t used = 0;
   double value = std::nan("");
-  try {
-    value = std::stod(text, &used);
-  } catch (const std::exception&) {  // not a number at all: used stays 0
-  }
-  const std::string suffix = used > 0 ? text.substr(used) : "?";
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);  // no blanks, no hexadecimals
+  if (error == std::errc()) used = static_cast<size_t>(end - text.data());
+  const bool two_exponents = used < text.size() && text.substr(0, used).find_first_of("eE") != std::string::npos;
+  const std::string suffix = used > 0 && !two_exponents ? text.substr(used) : "?";
   if (suffix == "k" || suffix == "K")
     value *= 1e3;
   else if (suffix == "M")
@@ -175,21 +183,26 @@ RunConfig parse_config(const std::string& text, const std::string& name, const s
   std::vector<TomlEntry> entries = parse_toml(text, name);
   for (const auto& item : overrides) entries.push_back(parse_override(item));
   RunConfig config;
-  const auto is_preset = [](const TomlEntry& e) { return e.section == "model" && e.key == "preset"; };
+  const auto is_preset = [](const TomlEntry& e) { return !e.is_empty && e.section == "model" && e.key == "preset"; };
   const auto last = std::find_if(entries.rbegin(), entries.rend(), is_preset);
   if (last != entries.rend()) apply_preset(config, *last);
   for (const auto& entry : entries)
-    if (!is_preset(entry)) assign_entry(config, entry);
+    if (entry.is_empty)
+      check_empty(entry);
+    else if (!is_preset(entry))
+      assign_entry(config, entry);
   return config;
 }
 
 RunConfig load_config(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
-  std::ifstream stream(file);
-  std::stringstream text;
-  const bool empty = stream && stream.peek() == std::char_traits<char>::eof() && !stream.bad();
-  if (!empty && !(stream && text << stream.rdbuf()))
+  std::string text;
+  try {
+    text = io::read_small_file(file);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kBadData) throw;
     refuse("cannot read the configuration", file.string(), "give a TOML file, such as configs/tiny-protein.toml");
-  return parse_config(text.str(), file.string(), overrides);
+  }
+  return parse_config(text, file.string(), overrides);
 }
 
 std::string to_toml(const RunConfig& config) {

@@ -32,19 +32,38 @@ std::string to_line(int64_t step, std::initializer_list<std::pair<const char*, i
   return line.dump() + "\n";
 }
 
-bool belongs(const std::string& line, int64_t last_step) {
-  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() && json.contains("step") && json["step"].is_number_integer() && json["step"] <= last_step;
+constexpr size_t kLongestLine = 65536;  // ours have some hundred bytes
+
+// The step that a line is of; -1 for a line that is not ours: torn, or altered.
+int64_t step_of(const nlohmann::json& line) {
+  const auto step = line.is_object() ? line.find("step") : line.end();
+  if (step == line.end() || !step->is_number_integer()) return -1;
+  if (step->is_number_unsigned() && step->get<uint64_t>() > uint64_t{INT64_MAX}) return -1;
+  return step->get<int64_t>();
+}
+
+// Calls `visit(text, line, step)` for each line that is ours. False where there is no file.
+template <class Visit>
+bool each_line(const fs::path& file, Visit&& visit) {
+  if (!io::is_reachable(file)) return false;
+  const io::MappedFile mapped(file);
+  std::string_view rest(reinterpret_cast<const char*>(mapped.bytes().data()), mapped.bytes().size());
+  while (!rest.empty()) {
+    const std::string_view text = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), text.size() + 1));
+    if (text.size() > kLongestLine) continue;
+    const auto line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (const int64_t step = step_of(line); step >= 0) visit(text, line, step);
+  }
+  return true;
 }
 
 void truncate_to(const fs::path& file, int64_t last_step) {
-  const auto text = io::read_if_there(file);
-  if (!text) return;
-  std::istringstream stream(*text);
-  std::string kept, line;
-  while (std::getline(stream, line))
-    if (belongs(line, last_step)) kept += line + "\n";
-  io::write_file(file, kept);
+  std::string kept;
+  const bool is_there = each_line(file, [&](std::string_view text, const auto&, int64_t step) {
+    if (step <= last_step) kept.append(text) += '\n';
+  });
+  if (is_there) io::write_file(file, kept);
 }
 
 }  // namespace
@@ -53,17 +72,17 @@ double ValidationMetrics::perplexity() const { return std::exp(loss); }
 
 double ValidationMetrics::bits_per_token() const { return loss / std::numbers::ln2; }
 
-RecordedStep recorded_step(const fs::path& run, int64_t step) {
+RecordedStep recorded_step(const fs::path& run, int64_t wanted) {
   RecordedStep recorded;
-  std::istringstream stream(io::read_if_there(run / "metrics.jsonl").value_or(""));
-  const auto number = [](const nlohmann::json& line, const char* key) { return line.contains(key) && line[key].is_number(); };
-  for (std::string text; std::getline(stream, text);) {
-    const auto line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!line.is_object() || !number(line, "step") || line["step"] != step) continue;
-    if (number(line, "loss")) recorded.loss = line["loss"];
-    if (number(line, "valid_loss") && number(line, "valid_tokens"))
-      recorded.validation = {.step = step, .loss = line["valid_loss"], .tokens = line["valid_tokens"]};
-  }
+  recorded.is_there = each_line(run / "metrics.jsonl", [&](std::string_view, const nlohmann::json& line, int64_t step) {
+    const auto number = [&](const char* key) { return line.contains(key) && line[key].is_number(); };
+    recorded.last_step = std::max(recorded.last_step, step);
+    if (step != wanted) return;
+    if (number("loss")) recorded.loss = line["loss"];
+    if (!number("valid_loss") || !number("valid_tokens") || !line["valid_tokens"].is_number_unsigned()) return;
+    if (const auto tokens = line["valid_tokens"].get<uint64_t>(); tokens <= uint64_t{INT64_MAX})
+      recorded.validation = {.step = step, .loss = line["valid_loss"], .tokens = static_cast<int64_t>(tokens)};
+  });
   return recorded;
 }
 

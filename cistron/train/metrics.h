@@ -41,6 +41,8 @@ struct UnderflowMetrics {
 
 /// What RUN/metrics.jsonl says of one step; not a number and nothing where it says nothing.
 struct RecordedStep {
+  bool is_there = false;  ///< the file
+  int64_t last_step = 0;  ///< in all of it
   double loss = std::numeric_limits<double>::quiet_NaN();
   std::optional<ValidationMetrics> validation;
 };

@@ -90,7 +90,10 @@ void Progress::say(const std::string& text) {
 }
 
 void Progress::warn(const std::string& text) {
-  put((in_live_line_ ? "\r\033[K" : "") + text + "\n");
+  std::string shown = text;
+  for (char& c : shown)  // a name from a file may hold what a terminal obeys
+    if ((static_cast<unsigned char>(c) < ' ' && c != '\n') || c == '\x7f') c = ' ';
+  put((in_live_line_ ? "\r\033[K" : "") + shown + "\n");
   in_live_line_ = false;
 }
 

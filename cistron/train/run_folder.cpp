@@ -6,7 +6,10 @@
 
 #include "cistron/core/error.h"
 #include "cistron/dist/check_same.h"
+#include "cistron/dist/together.h"
 #include "cistron/io/atomic_file.h"
+#include "cistron/io/small_file.h"
+#include "cistron/train/metrics.h"
 
 namespace cistron::train {
 
@@ -43,14 +46,34 @@ int64_t bytes_of(const std::vector<fs::path>& paths) {
 // The checkpoints of a run that is being cleared: while they are there, what is beside them may be of the old run and of no use.
 constexpr const char* kOldCheckpoints = ".checkpoints-being-removed";
 
+// Every configuration that a run keeps begins so (to_toml).
+bool is_run_configuration(const fs::path& file) {
+  return fs::is_regular_file(file) && io::read_small_file(file).starts_with("[model]\npreset = ");
+}
+
+// --force deletes, and --resume cuts, what has a run's names: so these must be known as ours by more than a name. A start that
+// was killed early has no configuration yet, and nothing but an empty folder or the beginning of a checkpoint.
 void check_is_run(const fs::path& path) {
   if (fs::is_directory(path / kOldCheckpoints)) return;
-  if (fs::is_directory(path / "checkpoints") && !fs::exists(path / "manifest.json")) return;
-  for (const auto& entry : fs::directory_iterator(path))
-    if (entry.path().filename() != RunLock::kName)
+  const fs::path checkpoints = path / "checkpoints";
+  const bool is_whole = is_run_configuration(path / "config.toml");
+  const bool known = fs::is_directory(checkpoints) && !fs::exists(path / "manifest.json") &&
+                     CheckpointFolder(checkpoints).holds_only_checkpoints();
+  if (is_whole && known) return;
+  const bool is_empty = known && std::ranges::none_of(io::entries_of(checkpoints), [](const fs::path& entry) {
+                          return entry.extension().empty() && !entry.filename().string().starts_with('.');
+                        });
+  for (const fs::path& entry : io::entries_of(path)) {
+    const std::string name = entry.filename().string();
+    const bool begun = name == RunLock::kName || name == "config.toml.partial" || (name == "checkpoints" && is_empty);
+    if (!begun)
       throw Error(ErrorKind::kUsage, "not a run", path.string(),
                   "give the directory of a run, or a new one; nothing was changed");
+  }
 }
+
+// Metrics of twice as many steps as there are between checkpoints: then there was one.
+bool had_checkpoints(const fs::path& run, int64_t every) { return every > 0 && recorded_step(run, 0).last_step > 2 * every; }
 
 }  // namespace
 
@@ -69,7 +92,10 @@ std::unique_ptr<Checkpoint> RunFolder::resume_from(const RunConfig& config, uint
   if (lock_ != nullptr) checkpoints().restore_replaced();
   auto checkpoint =
       checkpoints().find([&](const std::string& line) { progress.warn("cistron: " + line); }, world_, &passed_over_);
-  if (checkpoint == nullptr) return nullptr;
+  if (checkpoint == nullptr) {
+    check_nothing_lost();
+    return nullptr;
+  }
   const auto& info = checkpoint->info();
   for (const auto& difference : differences(info.config, config)) {
     if (is_fixed(difference))
@@ -84,6 +110,19 @@ std::unique_ptr<Checkpoint> RunFolder::resume_from(const RunConfig& config, uint
     throw Error(ErrorKind::kUsage, "the checkpoint has no optimizer state", checkpoint->directory().string(),
                 "start another run");
   return checkpoint;
+}
+
+// Starting again would overwrite the metrics and call a lost run a new one.
+void RunFolder::check_nothing_lost() const {
+  dist::together(world_, [&] {
+    if (world_.rank() != 0 || !is_run_configuration(path_ / "config.toml") || fs::exists(path_ / kOldCheckpoints)) return;
+    const std::string latest = checkpoints().latest();
+    const int64_t every = load_config(path_ / "config.toml", {}).train.checkpoint_every;
+    if (latest.empty() && !had_checkpoints(path_, every)) return;
+    throw Error(ErrorKind::kBadData,
+                latest.empty() ? "the run's checkpoints are gone" : "the checkpoint that 'latest' names is gone",
+                (path_ / "checkpoints" / latest).string(), "bring it back, or give --force to start again");
+  });
 }
 
 void RunFolder::make_and_lock() {

@@ -19,7 +19,8 @@ class RunFolder {
   RunFolder(std::filesystem::path path, Mode mode, dist::Communicator& world);
 
   /// The checkpoint to go on from, or null; all ranks call it. Throws Error(kUsage) where `config` or the data are not those of
-  /// the checkpoint in what a resumed run cannot change; says what else differs.
+  /// the checkpoint in what a resumed run cannot change; says what else differs. Error(kBadData) where there was a checkpoint and
+  /// none is left.
   [[nodiscard]] std::unique_ptr<Checkpoint> resume_from(const RunConfig& config, uint64_t store_fingerprint, Progress& progress);
   /// On the first rank: makes and locks the directory, clears it under kForce, sets broken checkpoints aside, and writes
   /// config.toml. Throws Error(kOutOfSpace), with an old run left as it was, where the disk has no room for a checkpoint of
@@ -33,6 +34,7 @@ class RunFolder {
   [[nodiscard]] const RunLock* lock() const { return lock_.get(); }
 
  private:
+  void check_nothing_lost() const;
   void make_and_lock();
   void check_space(int64_t needed, int64_t freed) const;
   void clear();

@@ -33,11 +33,15 @@ size_t skip_string(std::string_view text, size_t i, int& line) {
   return text.size();
 }
 
-// The parser can abort on these (toml++ 3.3).
-void refuse_non_ascii(std::string_view text, const std::string& name) {
-  int line = 1;
+// The parser can abort on characters outside of ASCII, and calls itself for each part of a dotted key (toml++ 3.3).
+void refuse_what_breaks_the_parser(std::string_view text, const std::string& name) {
+  constexpr int kMostParts = 16;
+  int line = 1, parts = 1;
   for (size_t i = 0; i < text.size();) {
     const char c = text[i];
+    parts = c == '.' ? parts + 1 : std::string_view("=,[]{}\n").find(c) != std::string_view::npos ? 1 : parts;
+    if (parts > kMostParts)
+      refuse(fmt::format("a key of more than {} parts", kMostParts), fmt::format("{}:{}", name, line), "keys have one or two");
     if (c == '#') {
       while (i < text.size() && text[i] != '\n') ++i;
     } else if (c == '"' || c == '\'') {
@@ -87,7 +91,8 @@ std::string strip(const std::string& text) {
 }  // namespace
 
 std::vector<TomlEntry> parse_toml(std::string_view text, const std::string& name) {
-  refuse_non_ascii(text, name);
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // Windows editors' byte order mark
+  refuse_what_breaks_the_parser(text, name);
   std::vector<TomlEntry> entries;
   const auto line = [&](const toml::node& node) { return fmt::format("{}:{}", name, node.source().begin.line); };
   for (const auto& [section, node] : parse(text, name)) {
@@ -97,9 +102,12 @@ std::vector<TomlEntry> parse_toml(std::string_view text, const std::string& name
         refuse(fmt::format("a list of sections [[{}]]", section.str()), line(node), "write [section] once");
       refuse(fmt::format("key '{}' stands outside a section", section.str()), line(node), "put it under a [section]");
     }
+    if (table->empty()) entries.push_back({std::string(section.str()), "", true, line(node), true});
     for (const auto& [key, value] : *table) {
       // `mxfp8.group = 32` is a table in a section; its keys keep their dots.
       if (const auto* inner = value.as_table()) {
+        if (inner->empty())
+          entries.push_back({std::string(section.str()), fmt::format("{}.", key.str()), true, line(value), true});
         for (const auto& [last, leaf] : *inner)
           entries.push_back(
               {std::string(section.str()), fmt::format("{}.{}", key.str(), last.str()), value_of(leaf, line(leaf)), line(leaf)});

@@ -13,7 +13,8 @@ struct TomlEntry {
   std::string section;
   std::string key;
   TomlValue value;
-  std::string where;  ///< "run.toml:12" or "--set optimizer.lr=3", for messages
+  std::string where;      ///< "run.toml:12" or "--set optimizer.lr=3", for messages
+  bool is_empty = false;  ///< a section, or a table "key." in one, that holds nothing
 };
 
 /// Every `key = value` of every `[section]`. Throws Error(kUsage) naming `name` and the line for what is not TOML, for keys

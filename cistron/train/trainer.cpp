@@ -130,6 +130,8 @@ void Trainer::resume() {
   engine_->state() = state_.step_state;
   saved_step_ = state_.step;
   const RecordedStep recorded = recorded_step(folder_.path(), state_.step);
+  if (!recorded.is_there && ranks_.is_first() && state_.step > 0)
+    progress_.warn("cistron: the run's metrics.jsonl is missing: the numbers of its steps so far are lost");
   result_.loss = recorded.loss;
   result_.validation = recorded.validation;
   result_.was_finished = at_end() && !state_.validation_due;

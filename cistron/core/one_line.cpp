@@ -1,0 +1,16 @@
+#include "cistron/core/one_line.h"
+
+namespace cistron {
+
+std::string one_line(std::string_view text, size_t most) {
+  std::string line(text);
+  if (line.size() > most) line = line.substr(0, most / 2) + " ... " + line.substr(line.size() - most / 2);
+  for (size_t i = 0; i < line.size(); ++i) {
+    const auto c = static_cast<unsigned char>(line[i]), next = static_cast<unsigned char>(i + 1 < line.size() ? line[i + 1] : 0);
+    if (c < ' ' || c == 0x7f) line[i] = ' ';
+    if (c == 0xc2 && next >= 0x80 && next < 0xa0) line[i] = line[i + 1] = ' ';
+  }
+  return line;
+}
+
+}  // namespace cistron
