@@ -354,6 +354,53 @@ def test_sizes_beyond_any_machine(program, directory):
     assert not (directory / "run").exists()
 
 
+def test_what_is_not_ours_stays(program, directory):
+    run = trained(program, directory)
+    config = directory / "run.toml"
+    lightning = directory / "pl"
+    (lightning / "checkpoints").mkdir(parents=True)
+    (lightning / "checkpoints/epoch=3.ckpt").write_text("w")
+    program.fails(2, "not a run", "train", config, "--out", lightning, "--force", "--quiet")
+    model = directory / "llama"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "llama"}')
+    (model / "model.safetensors").write_text("w")
+    program.fails(2, "something else", "export", run, "--out", model, "--force")
+    program.ok("export", run, "--out", directory / "hf")
+    (directory / "hf/notes.md").write_text("mine")
+    program.fails(2, "holds more", "export", run, "--out", directory / "hf", "--force")
+    last = run / "checkpoints/step-00000012"
+    program.fails(2, "something else", "import", directory / "hf", "--out", last, "--force")
+    program.fails(2, "lies in", "export", last, "--out", last / "hf")
+    program.fails(2, "lies in a checkpoint", "import", directory / "hf", "--out", last / "x")
+    program.fails(2, "no name of its own", "export", run, "--out", ".")
+    assert (lightning / "checkpoints/epoch=3.ckpt").exists() and (directory / "hf/notes.md").exists()
+    program.ok("info", last)
+
+
+def test_a_run_whose_checkpoints_are_gone(program, directory):
+    run = trained(program, directory)
+    lines = metrics(run)
+    for path in (run / "checkpoints").glob("step-*"):
+        path.rename(directory / path.name)
+    resume = ["train", directory / "run.toml", "--out", run, "--resume", "--quiet"]
+    program.fails(3, "'latest' names is gone", *resume)
+    (run / "checkpoints/latest").unlink()
+    program.fails(3, "checkpoints are gone", *resume)
+    assert metrics(run) == lines
+
+
+def test_a_file_that_shrinks_while_it_is_read(program, directory):
+    config = prepared(program, directory)
+    process = subprocess.Popen([program.path, "train", str(config), "--out", str(directory / "run"), "--quiet", "--set", "train.steps=1000000",
+                                "--set", "train.validate_every=0"], stderr=subprocess.PIPE, text=True)
+    while not (directory / "run/metrics.jsonl").exists() and process.poll() is None:
+        time.sleep(0.01)
+    (directory / "store/train/tokens.bin").write_bytes(b"")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 3 and "tokens.bin" in errors and len(errors.splitlines()) == 1, (process.returncode, errors)
+
+
 def test_not_finite(program, directory):
     config = prepared(program, directory)
     done = program.fails(1, "not finite", "train", config, "--out", directory / "run", "--json", "--set", "optimizer.lr=1000",

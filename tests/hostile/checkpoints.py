@@ -1,5 +1,6 @@
 """Checkpoints, alone and in a run."""
 
+import os
 import shutil
 import subprocess
 
@@ -75,13 +76,19 @@ CASES = [
     ("a checkpoint's configuration emptied", checkpoint(cut("config.toml", 0)), INFO, 3,
      "0 bytes instead of 4270: @/c/config.toml: take another checkpoint; this one cannot be trusted"),
     ("a run of broken checkpoints alone", run(lambda c: flip("parameters.safetensors")(c / "step-00000001")), RUN_INFO, 3,
-     "no whole checkpoint: @/run/checkpoints: remove the folder to start afresh; the last one: a wrong checksum: @/run/checkpoints/step-00000001/parameters.safetensors: take another checkpoint; this one cannot be trusted"),
+     "no whole checkpoint: @/run/checkpoints: bring one back, or give --force to start again; the last one: a wrong checksum: @/run/checkpoints/step-00000001/parameters.safetensors: take another checkpoint; this one cannot be trusted"),
     ("a run without a checkpoint", run(lambda c: shutil.rmtree(c / "step-00000001")), RUN_INFO, 3,
      "the run has no checkpoint yet: @/run: train it first"),
     ("latest points to nothing", run(lambda c: (c / "latest").write_text("step-00000009\n")), RUN_INFO, 0,
      '{"parameters":952,'),
     ("a checkpoint's folder that is a file", run(lambda c: (c / "step-00000002").write_text("x")), RUN_INFO, 0,
      '{"parameters":952,'),
+    ("latest of Windows", run(lambda c: (c / "latest").write_bytes(b" step-00000001 \r\n")), RUN_INFO, 0,
+     '{"parameters":952,'),
+    ("a pipe for latest", run(lambda c: ((c / "latest").unlink(), os.mkfifo(c / "latest"))), RUN_INFO, 3,
+     "cannot read the file: @/run/checkpoints/latest: it is not a regular file"),
+    ("a latest of 50 MB", run(lambda c: (c / "latest").write_bytes(b"x" * 50_000_000)), RUN_INFO, 3,
+     "a file of 50000000 bytes, where at most 4096 make sense: @/run/checkpoints/latest: is it the right file?"),
     ("latest points outside", run(lambda c: (c / "latest").write_text("../../m\n")), RUN_INFO, 0,
      '{"parameters":952,'),
     ("two half-written ones beside a whole one", run(two_half_written_ones), RUN_INFO, 0,

@@ -1,6 +1,7 @@
 """Models: safetensors, shard indexes, config.json, tokenizer_config.json."""
 
 import json
+import os
 import struct
 
 import files
@@ -216,6 +217,16 @@ CASES = [
     ("no weights", only("readme.txt"), IMPORT, 3,
      "no model here: @/m: model.safetensors or model.safetensors.index.json is needed"),
 
+    ("a pipe for the configuration", lambda here, _: (files.model(here / "m"), (here / "m/config.json").unlink(), os.mkfifo(here / "m/config.json")),
+     IMPORT, 3, "cannot read the file: @/m/config.json: it is not a regular file"),
+    ("RoPE of an older writer's type", config(rope_parameters={"type": "linear", "rope_theta": 1e4}), IMPORT, 3,
+     "type 'linear' is not supported: @/m/config.json: only 'default' is"),
+    ("RoPE with a factor", config(rope_parameters={"rope_theta": 1e4, "factor": 4.0}), IMPORT, 3,
+     'rope_parameters "factor" is not supported: @/m/config.json: only plain RoPE is'),
+    ("RoPE that is text", config(rope_parameters="linear"), IMPORT, 3,
+     "'rope_parameters' is \"linear\": @/m/config.json: it has the wrong type"),
+    ("an epsilon that no checkpoint can have", config(rms_norm_eps=1e-13), IMPORT, 3,
+     "a model cannot have rms_eps = 1e-13: model: give a number from 1e-12 to 1: @/m/config.json: the file describes no model that can run"),
     ("a configuration without a size", without("hidden_size"), IMPORT, 3,
      "'hidden_size' is missing: @/m/config.json: a Mixtral config has it"),
     ("a size that is text", config(hidden_size="8"), IMPORT, 3,
