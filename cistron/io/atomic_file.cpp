@@ -187,8 +187,7 @@ void make_directories(const fs::path& path) {
   sync_directory(parent_of(path));
 }
 
-FileWriter::FileWriter(fs::path path)
-    : path_(std::move(path)) {
+FileWriter::FileWriter(fs::path path) : path_(std::move(path)) {
   (void)unlink(path_.c_str());  // never through a link, never into what another name has too
   fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd_ < 0) throw_errno("cannot create the file", path_);

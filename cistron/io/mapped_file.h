@@ -1,9 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <filesystem>
-#include <optional>
 #include <span>
-#include <string>
 
 namespace cistron::io {
 

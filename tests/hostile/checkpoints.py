@@ -76,7 +76,7 @@ CASES = [
     ("a checkpoint's configuration emptied", checkpoint(cut("config.toml", 0)), INFO, 3,
      "0 bytes instead of 4270: @/c/config.toml: take another checkpoint; this one cannot be trusted"),
     ("a run of broken checkpoints alone", run(lambda c: flip("parameters.safetensors")(c / "step-00000001")), RUN_INFO, 3,
-     "no whole checkpoint: @/run/checkpoints: bring one back, or give --force to start again; the last one: a wrong checksum: @/run/checkpoints/step-00000001/parameters.safetensors: take another checkpoint; this one cannot be trusted"),
+     "no whole checkpoint: @/run/checkpoints: take another model; the last one: a wrong checksum: @/run/checkpoints/step-00000001/parameters.safetensors: take another checkpoint; this one cannot be trusted"),
     ("a run without a checkpoint", run(lambda c: shutil.rmtree(c / "step-00000001")), RUN_INFO, 3,
      "the run has no checkpoint yet: @/run: train it first"),
     ("latest points to nothing", run(lambda c: (c / "latest").write_text("step-00000009\n")), RUN_INFO, 0,
