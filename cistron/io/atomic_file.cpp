@@ -290,7 +290,7 @@ void AtomicDirectory::commit() {
   else
     rename_path(partial_, path_);
   committed_ = true;
-  remove_mark(path_);
+  (void)unlinkat(lock_, kMark, 0);  // left there it harms nothing
   sync_directory(parent_of(path_));
   if (swap) remove_tree(replaced(path_));
 }
