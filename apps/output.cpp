@@ -41,9 +41,11 @@ std::string format_of(const fs::path& folder) {
     if (!io::is_reachable(folder / kManifest)) return "";
     const auto manifest = io::parse_json(io::read_small_file(folder / kManifest, int64_t{1} << 30), kManifest);
     return manifest.is_object() ? manifest.value("format", "") : "";
-  } catch (const std::exception&) {
-    return "";
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kBadData) throw;
+  } catch (const nlohmann::json::type_error&) {  // a "format" that is no string
   }
+  return "";
 }
 
 // Hidden files aside, which systems leave.

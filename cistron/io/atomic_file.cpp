@@ -84,6 +84,8 @@ void set_mark(int folder, const fs::path& path) {
   const int fd = openat(folder, kMark, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) throw_errno("cannot create the file", path / kMark);
   close(fd);
+  if (fsync(folder) != 0 && errno != EINVAL)
+    throw_errno("cannot sync the directory", path);  // before anything else has a name there
 }
 
 void remove_mark(const fs::path& path) {

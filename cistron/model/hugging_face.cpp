@@ -213,7 +213,8 @@ bool is_exported(const std::filesystem::path& directory) {
       const auto writer = file->metadata().find(kWriter.first);
       return writer != file->metadata().end() && writer->second == kWriter.second;
     });
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kBadData) throw;
     return false;
   }
 }

@@ -17,8 +17,15 @@ RANDOM = 4  # states of each kind, at each write
 MET = 10**9 if "--all" in sys.argv else 8  # states of a verb that the program goes on from
 
 
+MARK = ".cistron-partial"  # of what is being written: hidden, and harmless in what is whole
+
+
 def tree(folder):
     return {path.name: tree(path) if path.is_dir() else path.read_bytes() for path in folder.iterdir()}
+
+
+def visible(entry):
+    return entry if isinstance(entry, bytes) else {name: inner for name, inner in entry.items() if name != MARK}
 
 
 def lay_out(state, folder):
@@ -39,11 +46,11 @@ class Output:
 
     def __init__(self, name, here, replaces):
         self.name, self.new = name, tree(here / name)
-        self.old = dict(self.new, old=b"1") if replaces else None  # told from the new one
+        self.old = self.new | {".old": b"1"} if replaces else None  # told from the new one
 
     def before(self, work):
         if self.old is not None:
-            (work / self.name / "old").write_bytes(b"1")
+            (work / self.name / ".old").write_bytes(b"1")
 
     def see(self, state):
         """What is there while the power is on."""
@@ -53,6 +60,7 @@ class Output:
         found = state.get(self.name)
         if found is None and self.old is not None:  # between two renames
             found = state.get(f"{self.name}.replaced")
+        found = found and visible(found)
         assert found in (None, self.old, self.new), f"{self.name} is half"
         return 2 if found == self.new else 1 if found is not None else 0
 
@@ -68,13 +76,13 @@ class Run:
 
     def see(self, state):
         for name, entry in state.get(self.name, {}).get("checkpoints", {}).items():
-            self.whole.setdefault(name, entry)
+            self.whole.setdefault(name, visible(entry))
 
     def progress(self, state):
         checkpoints = state.get(self.name, {}).get("checkpoints", {})
         steps = [name for name in checkpoints if name.startswith("step-") and "." not in name]
         for name in steps:
-            assert checkpoints[name] == self.whole[name], f"{name} is half"
+            assert visible(checkpoints[name]) == self.whole[name], f"{name} is half"
         latest = checkpoints.get("latest", b"").decode().strip()
         assert latest in ("", *steps), f"latest points to {latest}, which is not there"
         return max((int(name.split("-")[1]) for name in steps), default=0)
