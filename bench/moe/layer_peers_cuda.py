@@ -133,7 +133,7 @@ def measure(a, make, dense):
     with torch.no_grad():
         error = relative_error(a, y, x, experts, weights, gate_up, down)
     if error > 0.02:
-        sys.exit(f"layer_peers_cuda.py: the peer's result is off by {error:.1e}")
+        raise RuntimeError(f"the peer's result is off by {error:.1e}")
     torch.autograd.grad(y, leaves, dy)
     del y
     gc.collect()
@@ -158,24 +158,33 @@ def measure(a, make, dense):
     return statistics.median(forward[a.warm_up:]), statistics.median(backward[a.warm_up:]), saved // a.tokens
 
 
+def release():
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def row(a, name):
+    """The peer's line of JSON at the sizes of `a`."""
+    left, right = (torch.randn(8192, 8192, device="cuda", dtype=BF16) for _ in range(2))
+    forward, backward, saved = measure(a, PEERS[name], lambda: torch.mm(left, right))
+    flops = 6 * a.tokens * a.top_k * a.hidden * a.intermediate
+    return {
+        "name": "moe", "device": "cuda", "recipe": "bf16", "variant": name,
+        "shape": {key: getattr(a, key) for key in ("hidden", "intermediate", "experts", "top_k", "tokens")},
+        "milliseconds": forward + backward, "forward_milliseconds": forward, "backward_milliseconds": backward,
+        "forward_tflops": flops / forward / 1e9, "backward_tflops": 2 * flops / backward / 1e9,
+        "tokens_per_second": a.tokens / (forward + backward) * 1e3, "bytes_saved_per_token": saved}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in {"hidden": 4096, "intermediate": 14336, "experts": 8, "top-k": 2, "tokens": 8192, "turns": 9, "warm-up": 3}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--peers", default=",".join(PEERS))
     a = parser.parse_args()
-    left, right = (torch.randn(8192, 8192, device="cuda", dtype=BF16) for _ in range(2))
-    flops = 6 * a.tokens * a.top_k * a.hidden * a.intermediate
     for name in a.peers.split(","):
-        forward, backward, saved = measure(a, PEERS[name], lambda: torch.mm(left, right))
-        print(json.dumps({
-            "name": "moe", "device": "cuda", "recipe": "bf16", "variant": name,
-            "shape": {key: getattr(a, key) for key in ("hidden", "intermediate", "experts", "top_k", "tokens")},
-            "milliseconds": forward + backward, "forward_milliseconds": forward, "backward_milliseconds": backward,
-            "forward_tflops": flops / forward / 1e9, "backward_tflops": 2 * flops / backward / 1e9,
-            "tokens_per_second": a.tokens / (forward + backward) * 1e3, "bytes_saved_per_token": saved}), flush=True)
-        gc.collect()
-        torch.cuda.empty_cache()
+        print(json.dumps(row(a, name)), flush=True)
+        release()
 
 
 if __name__ == "__main__":
