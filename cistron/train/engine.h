@@ -2,6 +2,7 @@
 // One model on one device, with its gradients and optimizer: what takes a step. It knows no files and no data; the trainer and
 // the benchmark stand on it.
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -136,8 +137,7 @@ class Engine {
 
   void take_activations();
   void raise_headroom(double enough);
-  template <class Run>
-  void with_room(const Run& run);
+  void with_room(const std::function<void()>& run);
   void set_state(double label_weight, double learning_rate);
   void run_step();
   void launch();
