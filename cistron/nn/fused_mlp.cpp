@@ -12,20 +12,36 @@ std::vector<OperationKind> expert_mlp_pattern() {
   return {kGather, kGroupedLinear, kScaledSwiGlu, kGroupedLinear, kCombine};
 }
 
-const Parameter& weight_at(MatchedOperations operations, size_t place) { return *operations[place]->parameters().front(); }
+const GroupedLinear& linear_at(MatchedOperations operations, size_t place) {
+  return static_cast<const GroupedLinear&>(*operations[place]);  // by the pattern
+}
 
-std::string not_one_mlp(const Parameter& gate_up, const Parameter& down) {
-  if (gate_up.shape[1] == 2 * down.shape[2] && gate_up.shape[2] == down.shape[1]) return "";
-  return fmt::format("gate and up {} and down {} are not those of one MLP", to_string(gate_up.shape), to_string(down.shape));
+std::string not_one_mlp(const GroupedLinear& gate_up, const GroupedLinear& down) {
+  const Shape &first = gate_up.weight().shape, &second = down.weight().shape;
+  if (first[1] != 2 * second[2] || first[2] != second[1])
+    return fmt::format("gate and up {} and down {} are not those of one MLP", to_string(first), to_string(second));
+  if (gate_up.bias() == Bias::kScaled) return "the routing weights scale the biases of gate and up, not those of down alone";
+  return "";
+}
+
+std::string describe_mlp(const GroupedLinear& gate_up, const GroupedLinear& down) {
+  const Shape& shape = down.weight().local_shape();
+  const bool first = gate_up.bias() != Bias::kNone, second = down.bias() != Bias::kNone;
+  const char* biases = first && second ? " with biases"
+                       : first         ? " with biases of gate and up"
+                       : second        ? " with biases of down"
+                                       : "";
+  return fmt::format("{} x {} -> {} -> {}{}", shape[0], shape[1], shape[2], shape[1], biases);
 }
 
 namespace {
 
 std::string refusal(const Context& ctx, MatchedOperations operations) {
-  const Parameter &gate_up = weight_at(operations, 1), &down = weight_at(operations, 3);
+  const GroupedLinear &gate_up = linear_at(operations, 1), &down = linear_at(operations, 3);
   if (const std::string why = not_one_mlp(gate_up, down); !why.empty()) return why;
-  if (ctx.in_mxfp8(gate_up) || ctx.in_mxfp8(down)) return "its weights are in MXFP8";
-  return ops::grouped_swiglu_refusal(ctx, down.shape[1], down.shape[2]);
+  if (ctx.in_mxfp8(gate_up.weight()) || ctx.in_mxfp8(down.weight())) return "its weights are in MXFP8";
+  const Shape& shape = down.weight().shape;
+  return ops::grouped_swiglu_refusal(ctx, shape[1], shape[2], gate_up.bias() != Bias::kNone);
 }
 
 }  // namespace
@@ -35,29 +51,32 @@ Fusion fused_mlp() {
           .pattern = expert_mlp_pattern(),
           .refusal = refusal,
           .make = [](MatchedOperations operations) -> std::unique_ptr<Operation> {
-            return std::make_unique<FusedMlp>(weight_at(operations, 1), weight_at(operations, 3));
+            return std::make_unique<FusedMlp>(linear_at(operations, 1), linear_at(operations, 3));
           }};
 }
 
-std::string FusedMlp::describe() const {
-  return fmt::format("FusedMlp {} x {} -> {} -> {}", gate_up_->shape[0], hidden(), intermediate(), hidden());
-}
+std::string FusedMlp::describe() const { return "FusedMlp " + describe_mlp(*gate_up_, *down_); }
 
 Tensor FusedMlp::forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const {
   Tensor gate_up = ctx.empty({groups.max_rows(), 2 * intermediate()});
   Tensor act = ctx.empty({groups.max_rows(), intermediate()});
-  ops::grouped_swiglu_forward(
-      ctx, {.x = gathered(ctx, x, groups), .w = ctx.weights(*gate_up_), .groups = groups, .gate_up = gate_up, .act = act});
-  report_rows(ctx, gate_up_->name, gate_up, groups);
+  ops::grouped_swiglu_forward(ctx, {.x = gathered(ctx, x, groups),
+                                    .w = ctx.weights(gate_up_->weight()),
+                                    .groups = groups,
+                                    .gate_up = gate_up,
+                                    .act = act,
+                                    .bias = gate_up_->lease_bias(ctx).values});
+  report_rows(ctx, gate_up_->weight().name, gate_up, groups);
   Tensor rows = ctx.empty({groups.max_rows(), hidden()});
-  ops::grouped_gemm_forward(ctx, {.x = act, .w = ctx.weights(*down_), .groups = groups, .out = rows});
-  report_rows(ctx, down_->name, rows, groups);
+  ops::grouped_gemm_forward(
+      ctx, {.x = act, .w = ctx.weights(down_->weight()), .groups = groups, .out = rows, .bias = down_->lease_bias(ctx)});
+  report_rows(ctx, down_->weight().name, rows, groups);
   saved.push("fused_mlp.x", x);
   saved.push("fused_mlp.gate_up", gate_up);
   return combined(ctx, rows, groups);
 }
 
-/// Gives d(gate, up); the gradient of the down projection goes to its sink.
+/// Gives d(gate, up); the gradients of the down projection go to their sinks.
 Tensor FusedMlp::down_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const ops::Groups& groups,
                                Tensor& drow_weight) const {
   const Tensor dy_rows = gathered(ctx, dy, groups);
@@ -65,15 +84,16 @@ Tensor FusedMlp::down_backward(Context& ctx, const Tensor& dy, const Tensor& gat
   Tensor act = ctx.empty({groups.max_rows(), intermediate()});
   drow_weight = ctx.empty({groups.max_rows()}, DType::kF32);
   ops::grouped_swiglu_backward(ctx, {.dy = dy_rows,
-                                     .w = ctx.weights(*down_),
+                                     .w = ctx.weights(down_->weight()),
                                      .gate_up = gate_up,
                                      .groups = groups,
                                      .dgate_up = dgate_up,
                                      .act = act,
                                      .dweight = drow_weight});
-  const GradSink sink = ctx.grad(*down_);
+  down_->bias_backward(ctx, dy_rows, groups, drow_weight);
+  const GradSink sink = ctx.grad(down_->weight());
   ops::grouped_gemm_wgrad(ctx, {.dy = dy_rows, .x = act, .groups = groups, .out = sink.grad, .accumulate = sink.accumulate});
-  ctx.grad_ready(*down_);
+  ctx.grad_ready(down_->weight());
   return dgate_up;
 }
 
@@ -82,11 +102,12 @@ Tensor FusedMlp::backward(Context& ctx, const Tensor& dy, const ops::Groups& gro
   const Tensor x = saved.pop("fused_mlp.x");
   const Tensor dgate_up = down_backward(ctx, dy, gate_up, groups, drow_weight);
   gate_up = {};
+  gate_up_->bias_backward(ctx, dgate_up, groups, drow_weight);
   Tensor rows = gathered(ctx, x, groups);
-  const GradSink sink = ctx.grad(*gate_up_);
+  const GradSink sink = ctx.grad(gate_up_->weight());
   ops::grouped_gemm_wgrad(ctx, {.dy = dgate_up, .x = rows, .groups = groups, .out = sink.grad, .accumulate = sink.accumulate});
-  ctx.grad_ready(*gate_up_);
-  ops::grouped_gemm_dgrad(ctx, {.dy = dgate_up, .w = ctx.weights(*gate_up_), .groups = groups, .out = rows});
+  ctx.grad_ready(gate_up_->weight());
+  ops::grouped_gemm_dgrad(ctx, {.dy = dgate_up, .w = ctx.weights(gate_up_->weight()), .groups = groups, .out = rows});
   return combined(ctx, rows, groups);
 }
 

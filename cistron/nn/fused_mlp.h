@@ -8,8 +8,8 @@ namespace cistron::nn {
 
 class FusedMlp final : public RoutedOperation {
  public:
-  /// The weights of the two grouped linears, [E, 2F, H] and [E, H, F]; both must outlive it.
-  FusedMlp(const Parameter& gate_up, const Parameter& down) : gate_up_(&gate_up), down_(&down) {}
+  /// The two grouped linears, H to 2F and F to H; both must outlive it.
+  FusedMlp(const GroupedLinear& gate_up, const GroupedLinear& down) : gate_up_(&gate_up), down_(&down) {}
 
   Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const override;
   Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const override;
@@ -17,22 +17,24 @@ class FusedMlp final : public RoutedOperation {
   [[nodiscard]] std::string describe() const override;
 
  private:
-  [[nodiscard]] int64_t hidden() const { return down_->shape[1]; }
-  [[nodiscard]] int64_t intermediate() const { return down_->shape[2]; }
+  [[nodiscard]] int64_t hidden() const { return down_->weight().shape[1]; }
+  [[nodiscard]] int64_t intermediate() const { return down_->weight().shape[2]; }
   Tensor down_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const ops::Groups& groups,
                        Tensor& drow_weight) const;
 
-  const Parameter* gate_up_;
-  const Parameter* down_;
+  const GroupedLinear* gate_up_;
+  const GroupedLinear* down_;
 };
 
 /// Its entry in the table.
 Fusion fused_mlp();
 
-/// Its pattern, for the same in other precisions; the weights of the linears are those at places 1 and 3.
+/// Its pattern, for the same in other precisions; the linears are at places 1 and 3.
 std::vector<OperationKind> expert_mlp_pattern();
-const Parameter& weight_at(MatchedOperations operations, size_t place);
-/// Empty where the two weights are those of one MLP.
-std::string not_one_mlp(const Parameter& gate_up, const Parameter& down);
+const GroupedLinear& linear_at(MatchedOperations operations, size_t place);
+/// Empty where the two linears are those of one MLP.
+std::string not_one_mlp(const GroupedLinear& gate_up, const GroupedLinear& down);
+/// "8 x 4096 -> 14336 -> 4096 with biases"
+std::string describe_mlp(const GroupedLinear& gate_up, const GroupedLinear& down);
 
 }  // namespace cistron::nn

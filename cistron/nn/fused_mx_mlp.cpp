@@ -12,12 +12,14 @@ namespace cistron::nn {
 namespace {
 
 std::string refusal(const Context& ctx, MatchedOperations operations) {
-  const Parameter &gate_up = weight_at(operations, 1), &down = weight_at(operations, 3);
+  const GroupedLinear &gate_up = linear_at(operations, 1), &down = linear_at(operations, 3);
   if (const std::string why = not_one_mlp(gate_up, down); !why.empty()) return why;
-  for (const Parameter* weight : {&gate_up, &down})
-    if (!ctx.in_mxfp8(*weight)) return fmt::format("{} is not in MXFP8", weight->name);
-  if (gate_up.mx_sections != 2) return fmt::format("gate and up are quantised in {} sections, not in 2", gate_up.mx_sections);
-  return ops::mxfp8_grouped_swiglu_refusal(ctx, ctx.mx_group(), down.shape[1], down.shape[2]);
+  for (const GroupedLinear* linear : {&gate_up, &down})
+    if (!ctx.in_mxfp8(linear->weight())) return fmt::format("{} is not in MXFP8", linear->weight().name);
+  if (const int64_t sections = gate_up.weight().mx_sections; sections != 2)
+    return fmt::format("gate and up are quantised in {} sections, not in 2", sections);
+  const Shape& shape = down.weight().shape;
+  return ops::mxfp8_grouped_swiglu_refusal(ctx, ctx.mx_group(), shape[1], shape[2], gate_up.bias() != Bias::kNone);
 }
 
 /// The rows of x [T, H] in expert order.
@@ -40,27 +42,33 @@ Fusion fused_mx_mlp() {
           .pattern = expert_mlp_pattern(),
           .refusal = refusal,
           .make = [](MatchedOperations operations) -> std::unique_ptr<Operation> {
-            return std::make_unique<FusedMxMlp>(weight_at(operations, 1), weight_at(operations, 3));
+            return std::make_unique<FusedMxMlp>(linear_at(operations, 1), linear_at(operations, 3));
           }};
 }
 
-std::string FusedMxMlp::describe() const {
-  return fmt::format("FusedMxMlp {} x {} -> {} -> {}", gate_up_->local_shape()[0], hidden(), intermediate(), hidden());
-}
+std::string FusedMxMlp::describe() const { return "FusedMxMlp " + describe_mlp(*gate_up_, *down_); }
 
 Tensor FusedMxMlp::forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const {
   Tensor gate_up = ctx.empty({groups.max_rows(), 2 * intermediate()});
   const MxTensor act = ops::mxfp8_empty(ctx, groups.max_rows(), intermediate(), ctx.mx_group(), {.columns = false});
   MxOperand x_rows = gathered_quantized(ctx, x, groups, {.columns = false}).rows;
   report_underflow(ctx, kMxActivations, x_rows, groups);
-  ops::mxfp8_grouped_swiglu_forward(
-      ctx, {.x = x_rows, .w = ctx.mx_weights(*gate_up_, MxCopy::kRows), .groups = groups, .gate_up = gate_up, .act = act.rows});
+  ops::mxfp8_grouped_swiglu_forward(ctx, {.x = x_rows,
+                                          .w = ctx.mx_weights(gate_up_->weight(), MxCopy::kRows),
+                                          .groups = groups,
+                                          .gate_up = gate_up,
+                                          .act = act.rows,
+                                          .bias = gate_up_->lease_bias(ctx).values});
   x_rows = {};
   report_underflow(ctx, kMxActivations, act.rows, groups);
-  report_rows(ctx, gate_up_->name, gate_up, groups);
+  report_rows(ctx, gate_up_->weight().name, gate_up, groups);
   Tensor rows = ctx.empty({groups.max_rows(), hidden()});
-  ops::mxfp8_grouped_gemm(ctx, {.x = act.rows, .w = ctx.mx_weights(*down_, MxCopy::kRows), .groups = groups, .out = rows});
-  report_rows(ctx, down_->name, rows, groups);
+  ops::mxfp8_grouped_gemm(ctx, {.x = act.rows,
+                                .w = ctx.mx_weights(down_->weight(), MxCopy::kRows),
+                                .groups = groups,
+                                .out = rows,
+                                .bias = down_->lease_bias(ctx)});
+  report_rows(ctx, down_->weight().name, rows, groups);
   saved.push("fused_mx_mlp.x", x);
   saved.push("fused_mx_mlp.gate_up", gate_up);
   return combined(ctx, rows, groups);
@@ -74,15 +82,19 @@ MxTensor FusedMxMlp::down_backward(Context& ctx, const Tensor& dy, const Tensor&
   const MxTensor dgate_up = ops::mxfp8_empty(ctx, rows, 2 * intermediate(), ctx.mx_group());
   const MxTensor act = ops::mxfp8_empty(ctx, rows, intermediate(), ctx.mx_group(), {.rows = false});
   drow_weight = ctx.empty({rows}, DType::kF32);
+  const Parameter* bias = gate_up_->bias_parameter();
   ops::mxfp8_grouped_swiglu_backward(ctx, {.dy = dy_rows.rows,
-                                           .w = ctx.mx_weights(*down_, MxCopy::kColumns),
+                                           .w = ctx.mx_weights(down_->weight(), MxCopy::kColumns),
                                            .gate_up = gate_up,
                                            .groups = groups,
                                            .dgate_up = dgate_up,
                                            .act = act.columns,
-                                           .dweight = drow_weight});
+                                           .dweight = drow_weight,
+                                           .dbias = bias == nullptr ? GradSink{} : ctx.grad(*bias)});
+  if (bias != nullptr) ctx.grad_ready(*bias);
+  down_->bias_backward(ctx, dy, groups, drow_weight, true);
   report_underflow(ctx, kMxGradients, dgate_up.rows, groups);
-  wgrad(ctx, *down_, dy_rows.columns, act.columns, groups);
+  wgrad(ctx, down_->weight(), dy_rows.columns, act.columns, groups);
   return dgate_up;
 }
 
@@ -91,10 +103,10 @@ Tensor FusedMxMlp::backward(Context& ctx, const Tensor& dy, const ops::Groups& g
   const Tensor x = saved.pop("fused_mx_mlp.x");
   const MxTensor dgate_up = down_backward(ctx, dy, gate_up, groups, drow_weight);
   gate_up = {};
-  wgrad(ctx, *gate_up_, dgate_up.columns, gathered_quantized(ctx, x, groups, {.rows = false}).columns, groups);
+  wgrad(ctx, gate_up_->weight(), dgate_up.columns, gathered_quantized(ctx, x, groups, {.rows = false}).columns, groups);
   Tensor rows = ctx.empty({groups.max_rows(), hidden()});
-  ops::mxfp8_grouped_gemm(ctx,
-                          {.x = dgate_up.rows, .w = ctx.mx_weights(*gate_up_, MxCopy::kColumns), .groups = groups, .out = rows});
+  ops::mxfp8_grouped_gemm(
+      ctx, {.x = dgate_up.rows, .w = ctx.mx_weights(gate_up_->weight(), MxCopy::kColumns), .groups = groups, .out = rows});
   return combined(ctx, rows, groups);
 }
 

@@ -10,8 +10,8 @@ namespace cistron::nn {
 
 class FusedMxMlp final : public RoutedOperation {
  public:
-  /// The weights of the two grouped linears, [E, 2F, H] in two sections and [E, H, F]; both must outlive it.
-  FusedMxMlp(const Parameter& gate_up, const Parameter& down) : gate_up_(&gate_up), down_(&down) {}
+  /// The two grouped linears, H to 2F in two sections and F to H; both must outlive it.
+  FusedMxMlp(const GroupedLinear& gate_up, const GroupedLinear& down) : gate_up_(&gate_up), down_(&down) {}
 
   Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const override;
   Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const override;
@@ -19,14 +19,14 @@ class FusedMxMlp final : public RoutedOperation {
   [[nodiscard]] std::string describe() const override;
 
  private:
-  [[nodiscard]] int64_t hidden() const { return down_->shape[1]; }
-  [[nodiscard]] int64_t intermediate() const { return down_->shape[2]; }
-  /// Gives d(gate, up) in both copies; the gradient of the down projection goes to its sink.
+  [[nodiscard]] int64_t hidden() const { return down_->weight().shape[1]; }
+  [[nodiscard]] int64_t intermediate() const { return down_->weight().shape[2]; }
+  /// Gives d(gate, up) in both copies; the gradients of both biases and of the down projection go to their sinks.
   MxTensor down_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const ops::Groups& groups,
                          Tensor& drow_weight) const;
 
-  const Parameter* gate_up_;
-  const Parameter* down_;
+  const GroupedLinear* gate_up_;
+  const GroupedLinear* down_;
 };
 
 /// Its entry in the table.

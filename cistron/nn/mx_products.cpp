@@ -18,25 +18,27 @@ MxTensor quantized(Context& ctx, const Tensor& x, const ops::Groups& groups) {
   return copies;
 }
 
-Tensor product(Context& ctx, const Parameter& w, const MxOperand& x, const ops::Groups& groups) {
+Tensor product(Context& ctx, const Parameter& w, const MxOperand& x, const ops::Groups& groups, const ops::ExpertBias& bias) {
   report_underflow(ctx, kMxActivations, x, groups);
   Tensor y = ctx.empty({x.rows(), w.shape[w.shape.rank() - 2]});
-  ops::mxfp8_grouped_gemm(ctx, {.x = x, .w = ctx.mx_weights(w, MxCopy::kRows), .groups = groups, .out = y});
+  ops::mxfp8_grouped_gemm(ctx, {.x = x, .w = ctx.mx_weights(w, MxCopy::kRows), .groups = groups, .out = y, .bias = bias});
   return y;
 }
 
 }  // namespace
 
-Tensor mx_forward(Context& ctx, const Parameter& w, const Tensor& x, const ops::Groups& groups, Saved& saved) {
+Tensor mx_forward(Context& ctx, const Parameter& w, const Tensor& x, const ops::Groups& groups, Saved& saved,
+                  const ops::ExpertBias& bias) {
   const MxTensor copies = quantized(ctx, x, groups);
-  if (wgrad_in_mxfp8(ctx)) return mx_forward(ctx, w, copies, groups, saved);
+  if (wgrad_in_mxfp8(ctx)) return mx_forward(ctx, w, copies, groups, saved, bias);
   saved.push("mx.x", x);
-  return product(ctx, w, copies.rows, groups);
+  return product(ctx, w, copies.rows, groups, bias);
 }
 
-Tensor mx_forward(Context& ctx, const Parameter& w, const MxTensor& x, const ops::Groups& groups, Saved& saved) {
+Tensor mx_forward(Context& ctx, const Parameter& w, const MxTensor& x, const ops::Groups& groups, Saved& saved,
+                  const ops::ExpertBias& bias) {
   saved.push("mx.x", x.columns);
-  return product(ctx, w, x.rows, groups);
+  return product(ctx, w, x.rows, groups, bias);
 }
 
 Tensor mx_backward(Context& ctx, const Parameter& w, const Tensor& dy, const ops::Groups& groups, Saved& saved) {

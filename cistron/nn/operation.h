@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cistron/nn/saved.h"
+#include "cistron/ops/grouped_bias.h"
 
 namespace cistron::nn {
 
@@ -36,7 +37,8 @@ class Operation {
 class RoutedOperation : public Operation {
  public:
   virtual Tensor forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const = 0;
-  /// Gives dx. An operation that uses the routing weights sets `drow_weight` [R] f32, their gradient.
+  /// Gives dx. An operation that uses the routing weights sets `drow_weight` [R] f32, their gradient; where a later operation of
+  /// the forward pass has set it already, it adds to it.
   virtual Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const = 0;
 
   void run(Context& ctx, Flow& flow, Saved& saved) const final { flow.x = forward(ctx, flow.x, *flow.groups, saved); }
@@ -63,7 +65,12 @@ class Combine final : public RoutedOperation {
   [[nodiscard]] std::string describe() const override { return "Combine"; }
 };
 
-/// The linear layers of all experts in one launch: [R, in] -> [R, out], weights [E, out, in].
+/// What a GroupedLinear adds to its rows: nothing, its expert's bias [out], or that times the row's routing weight, which belongs
+/// behind a ScaledSwiGlu: a token's sum over its experts of weight (w h + bias).
+enum class Bias : uint8_t { kNone, kPlain, kScaled };
+
+/// The linear layers of all experts in one launch: [R, in] -> [R, out], weights [E, out, in], biases [E, out] in fp32 whatever
+/// the recipe.
 class GroupedLinear final : public RoutedOperation {
  public:
   struct Options {
@@ -75,6 +82,7 @@ class GroupedLinear final : public RoutedOperation {
     int64_t mx_sections = 1;  // as Parameter::mx_sections; 0: in bf16 whatever the recipe
     int64_t begin = 0;        // this rank holds experts [begin, begin + count)
     int64_t count = -1;       // -1: all of them
+    Bias bias = Bias::kNone;  // the parameter `name`.bias, which starts at zero
   };
   explicit GroupedLinear(const Options& options);
 
@@ -82,11 +90,22 @@ class GroupedLinear final : public RoutedOperation {
   Tensor backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Saved& saved, Tensor& drow_weight) const override;
   [[nodiscard]] OperationKind kind() const override { return OperationKind::kGroupedLinear; }
   [[nodiscard]] std::string describe() const override;
-  [[nodiscard]] std::vector<const Parameter*> parameters() const override { return {&weight_}; }
+  [[nodiscard]] std::vector<const Parameter*> parameters() const override;
   [[nodiscard]] const Parameter& weight() const { return weight_; }
+
+  /// For operations that take this one's place.
+  [[nodiscard]] Bias bias() const { return bias_kind_; }
+  [[nodiscard]] const Parameter* bias_parameter() const { return bias_kind_ == Bias::kNone ? nullptr : &bias_; }
+  /// The bias as the products add it.
+  [[nodiscard]] ops::ExpertBias lease_bias(const Context& ctx) const;
+  /// Its gradient to its sink and, where it is scaled, the routing weights' to `drow_weight`, as in `backward`; nothing where
+  /// there is none. `by_token`: dy is in token order (`ops::GroupedBiasBackward`).
+  void bias_backward(Context& ctx, const Tensor& dy, const ops::Groups& groups, Tensor& drow_weight, bool by_token = false) const;
 
  private:
   Parameter weight_;
+  Bias bias_kind_;
+  Parameter bias_;  // where there is one
 };
 
 /// silu(gate) * up * routing weight: [R, 2F] -> [R, F], gate first.

@@ -85,6 +85,11 @@ Cost cost_of(const EmbeddingBackward& a) { return {.bytes = bytes(a.dy, a.tokens
 Cost cost_of(const Gather& a) { return {.bytes = bytes(a.x) + routed_bytes(a.groups, a.out)}; }
 Cost cost_of(const Combine& a) { return {.bytes = routed_bytes(a.groups, a.x) + bytes(a.out)}; }
 
+Cost cost_of(const GroupedBiasBackward& a) {
+  const double dy = a.by_token ? bytes(a.dy) : routed_bytes(a.groups, a.dy);
+  return {.bytes = dy + moved_by(a.dbias) + (a.bias.scaled ? bytes(a.bias.values) + routed_bytes(a.groups, a.dweight) : 0.0)};
+}
+
 Cost cost_of(const GroupedGemmForward& a) { return grouped(a.groups, a.x, a.out, a.w); }
 Cost cost_of(const GroupedGemmDgrad& a) { return grouped(a.groups, a.dy, a.out, a.w); }
 Cost cost_of(const GroupedGemmWgrad& a) { return grouped(a.groups, a.dy, a.x, a.out); }

@@ -39,6 +39,7 @@ void grouped_gemm_forward(Context& ctx, const GroupedGemmForward& args) {
   check_widths(kOp, ctx, args.w.dtype(), args.w.dim(1), args.w.dim(2));
   check_rows(kOp, "x", args.x, args.groups, args.w.dim(2), args.w.dtype());
   check_rows(kOp, "out", args.out, args.groups, args.w.dim(1), out_dtype(args.out, args.w.dtype()));
+  check_bias(kOp, args.bias, args.groups, args.w.dim(1));
   dispatch(kOp, ctx, args, cpu::grouped_gemm_forward, cuda::grouped_gemm_forward);
 }
 

@@ -3,6 +3,7 @@
 #include "cistron/core/checked.h"
 #include "cistron/ops/check.h"
 #include "cistron/ops/dispatch.h"
+#include "cistron/ops/grouped_bias.h"
 
 namespace cistron::ops {
 
@@ -17,6 +18,7 @@ void grouped_swiglu_forward(Context& ctx, const GroupedSwigluForward& args) {
   check_tensor(kOp, "w", args.w, {args.groups.num_experts(), 2 * width, args.x.dim(1)}, dtype);
   check_tensor(kOp, "gate_up", args.gate_up, {rows, 2 * width}, dtype);
   check_tensor(kOp, "act", args.act, {rows, width}, dtype);
+  check_bias(kOp, {.values = args.bias}, args.groups, 2 * width);
   dispatch(kOp, ctx, args, cpu::grouped_swiglu_forward, cuda::grouped_swiglu_forward);
 }
 
@@ -38,8 +40,8 @@ void grouped_swiglu_backward(Context& ctx, const GroupedSwigluBackward& args) {
   dispatch(kOp, ctx, with_scratch, cpu::grouped_swiglu_backward, cuda::grouped_swiglu_backward);
 }
 
-std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate) {
-  return ctx.target().is_cuda() ? cuda::grouped_swiglu_refusal(ctx, hidden, intermediate) : "";
+std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate, bool biased) {
+  return ctx.target().is_cuda() ? cuda::grouped_swiglu_refusal(ctx, hidden, intermediate, biased) : "";
 }
 
 }  // namespace cistron::ops

@@ -1,7 +1,7 @@
 #pragma once
 // The two products of an expert MLP that have SwiGLU beside them, with it in one launch: the activation is computed while its
 // tile is at hand. Rows are grouped by expert (`Groups`); operands f32 or bf16 (all the same); with s(g) = silu(g):
-//   forward:  [g, u][r, :] = x[r, :] w[e]^T;   act[r, :] = s(g) u weight[r]
+//   forward:  [g, u][r, :] = x[r, :] w[e]^T + bias[e];   act[r, :] = s(g) u weight[r]
 //   backward: d[r, :] = dy[r, :] w[e];   dg = d weight[r] u s'(g),  du = d weight[r] s(g),  dweight[r] = sum over F of d s(g) u,
 //             and act[r, :] again, so that nobody keeps it
 // That is grouped_gemm_forward + scaled_swiglu_forward, and grouped_gemm_dgrad + scaled_swiglu_backward + scaled_swiglu_forward.
@@ -19,6 +19,7 @@ struct GroupedSwigluForward {
   const Groups& groups;
   const Tensor& gate_up;  // [R, 2F]
   const Tensor& act;      // [R, F]
+  Tensor bias = {};       // [E, 2F] f32, as the weights; undefined: none
 };
 void grouped_swiglu_forward(Context& ctx, const GroupedSwigluForward& args);
 
@@ -37,9 +38,9 @@ void grouped_swiglu_backward(Context& ctx, const GroupedSwigluBackward& args);
 /// Columns of F in a tile of the backward.
 constexpr int64_t kSwigluTile = 256;
 
-/// Empty where the device that this context computes on, or plans for, has both products for experts of H to F in its precision;
-/// otherwise why not.
-std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate);
+/// Empty where the device that this context computes on, or plans for, has both products for experts of H to F in its precision,
+/// with a bias or without; otherwise why not.
+std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate, bool biased = false);
 
 }  // namespace cistron::ops
 
@@ -52,5 +53,5 @@ void grouped_swiglu_backward(Context& ctx, const ops::GroupedSwigluBackward& arg
 namespace cistron::cuda {
 void grouped_swiglu_forward(Context& ctx, const ops::GroupedSwigluForward& args);
 void grouped_swiglu_backward(Context& ctx, const ops::GroupedSwigluBackward& args);
-std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate);
+std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate, bool biased);
 }  // namespace cistron::cuda

@@ -47,6 +47,7 @@ void mxfp8_grouped_gemm(Context& ctx, const Mxfp8GroupedGemm& args) {
                 args.groups.max_rows());
   check_tensor(kOp, "out", args.out, {args.x.rows(), args.w.rows()},
                args.out.dtype() == DType::kBF16 ? DType::kBF16 : DType::kF32);
+  check_bias(kOp, args.bias, args.groups, args.w.rows());
   Mxfp8GroupedGemm with_scratch = args;
   with_scratch.decoded = mx_decoded(ctx, args);
   dispatch(kOp, ctx, with_scratch, cpu::mxfp8_grouped_gemm, cuda::mxfp8_grouped_gemm);

@@ -2,11 +2,13 @@
 // The products of E linear layers in MXFP8, rows grouped by expert; as `grouped_gemm.h`, on the copy that each product contracts.
 // For each expert e and its rows r:
 //   forward: y[r, :]  = x[r, :] w[e]^T             x.rows, w.rows         (x [R, K], w [E, N, K])
+//            plus a bias, where there is one (`grouped_bias.h`)
 //   dgrad:   dx[r, :] = dy[r, :] w[e]              dy.rows, w.columns     the same product: the operand holds w[e]^T
 //   wgrad:   dw[e]    = sum over r of dy[r]^T x[r]  dy.columns, x.columns  (f32)
 // An expert without rows has a dw of zeros, or leaves its accumulator alone. All operands of a product have one group.
 // Accumulation in f32, promoted from the tensor core at every 128 of the contraction at most. Pad rows of wgrad's operands must
 // hold zeros (`mxfp8_quantize` with `source_row` writes them); all others may hold anything.
+#include "cistron/ops/grouped_bias.h"
 #include "cistron/ops/mxfp8.h"
 
 namespace cistron::ops {
@@ -22,7 +24,8 @@ struct Mxfp8GroupedGemm {
   const MxOperand& x;  // [R, K]
   const MxOperand& w;  // [E, N, K]
   const Groups& groups;
-  const Tensor& out;  // [R, N], bf16 or f32
+  const Tensor& out;     // [R, N], bf16 or f32
+  ExpertBias bias = {};  // [E, N]
   MxDecoded decoded = {};
 };
 void mxfp8_grouped_gemm(Context& ctx, const Mxfp8GroupedGemm& args);

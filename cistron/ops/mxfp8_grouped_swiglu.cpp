@@ -38,6 +38,7 @@ void mxfp8_grouped_swiglu_forward(Context& ctx, const Mxfp8GroupedSwigluForward&
   CISTRON_CHECK(args.w.sections == 2, "[{}] w has {} sections: gate and up wanted", kOp, args.w.sections);
   check_tensor(kOp, "gate_up", args.gate_up, {rows, 2 * width}, DType::kBF16);
   check_elements(kOp, "act", args.act, {rows, width});
+  check_bias(kOp, {.values = args.bias}, args.groups, 2 * width);
   Mxfp8GroupedSwigluForward with_scratch = args;
   with_scratch.values = cpu_scratch(ctx, {rows, width});
   with_scratch.product = product_scratch(ctx, {.x = args.x, .w = args.w, .groups = args.groups, .out = args.gate_up});
@@ -56,6 +57,7 @@ void mxfp8_grouped_swiglu_backward(Context& ctx, const Mxfp8GroupedSwigluBackwar
   check_elements(kOp, "dgate_up transposed", args.dgate_up.columns, {2 * width, depth});
   check_elements(kOp, "act", args.act, {width, depth});
   check_tensor(kOp, "dweight", args.dweight, {rows}, DType::kF32);
+  check_bias(kOp, {.values = args.dbias.grad}, args.groups, 2 * width);
   Mxfp8GroupedSwigluBackward with_scratch = args;
   with_scratch.d = ctx.empty({rows, width}, DType::kBF16);
   with_scratch.values = cpu_scratch(ctx, {rows, 2 * width});
@@ -64,11 +66,11 @@ void mxfp8_grouped_swiglu_backward(Context& ctx, const Mxfp8GroupedSwigluBackwar
   dispatch(kOp, ctx, with_scratch, cpu::mxfp8_grouped_swiglu_backward, cuda::mxfp8_grouped_swiglu_backward);
 }
 
-std::string mxfp8_grouped_swiglu_refusal(const Context& ctx, int64_t group, int64_t hidden, int64_t intermediate) {
+std::string mxfp8_grouped_swiglu_refusal(const Context& ctx, int64_t group, int64_t hidden, int64_t intermediate, bool biased) {
   if (group != kGroup) return fmt::format("scale groups of {}, whose weight gradients are bf16 products", group);
   if (hidden % kGroup != 0 || intermediate % kGroup != 0)
     return fmt::format("widths {} and {} are not multiples of 128", hidden, intermediate);
-  return ctx.target().is_cuda() ? cuda::mxfp8_grouped_swiglu_refusal(ctx) : "";
+  return ctx.target().is_cuda() ? cuda::mxfp8_grouped_swiglu_refusal(ctx, biased) : "";
 }
 
 }  // namespace cistron::ops

@@ -1,8 +1,9 @@
 #pragma once
 // `grouped_swiglu.h` in MXFP8, scale groups of 128: the two products of an expert MLP that have SwiGLU beside them, which give
 // the next products' operands already quantised. With s(g) = silu(g), e a row's expert:
-//   forward:  [g, u][r, :] = x[r, :] w[e]^T;   act[r, :] = s(g) u weight[r], along its rows
+//   forward:  [g, u][r, :] = x[r, :] w[e]^T + bias[e];   act[r, :] = s(g) u weight[r], along its rows
 //   backward: d[r, :] = dy[r, :] w[e];   dg = d weight[r] u s'(g),  du = d weight[r] s(g),  dweight[r] = sum over F of d s(g) u;
+//             dbias[e] = sum over its rows of [dg, du] (grouped_bias.h), as rounded to bf16;
 //             [dg, du] along its rows (dgrad of the first product) and transposed (its wgrad), act again, transposed (wgrad of
 //             the second)
 // That is mxfp8_grouped_gemm into bf16, scaled_swiglu_forward or _backward on bf16, and mxfp8_quantize: gate_up, act and dgate_up
@@ -21,6 +22,7 @@ struct Mxfp8GroupedSwigluForward {
   const Groups& groups;
   const Tensor& gate_up;  // [R, 2F] bf16
   const MxOperand& act;   // [R, F]
+  Tensor bias = {};       // [E, 2F] f32; undefined: none
   // scratch of the operation's own: callers leave it undefined
   Tensor values = {};
   MxDecoded product = {};
@@ -35,6 +37,7 @@ struct Mxfp8GroupedSwigluBackward {
   const MxTensor& dgate_up;  // [R, 2F], both copies
   const MxOperand& act;      // [F, R], the transposed copy
   const Tensor& dweight;     // [R] f32
+  GradSink dbias = {};       // [E, 2F] f32; undefined: none wanted
   // scratch of the operation's own: callers leave it undefined
   Tensor d = {};         // [R, F] bf16
   Tensor values = {};    // [R, 2F] bf16
@@ -44,8 +47,9 @@ struct Mxfp8GroupedSwigluBackward {
 void mxfp8_grouped_swiglu_backward(Context& ctx, const Mxfp8GroupedSwigluBackward& args);
 
 /// Empty where the device that this context computes on, or plans for, has both products for experts of H to F with these scale
-/// groups; otherwise why not.
-std::string mxfp8_grouped_swiglu_refusal(const Context& ctx, int64_t group, int64_t hidden, int64_t intermediate);
+/// groups, with a bias or without; otherwise why not.
+std::string mxfp8_grouped_swiglu_refusal(const Context& ctx, int64_t group, int64_t hidden, int64_t intermediate,
+                                         bool biased = false);
 
 }  // namespace cistron::ops
 
@@ -59,5 +63,5 @@ namespace cistron::cuda {
 void mxfp8_grouped_swiglu_forward(Context& ctx, const ops::Mxfp8GroupedSwigluForward& args);
 void mxfp8_grouped_swiglu_backward(Context& ctx, const ops::Mxfp8GroupedSwigluBackward& args);
 /// Of the card alone: `ops::mxfp8_grouped_swiglu_refusal` has looked at the sizes.
-std::string mxfp8_grouped_swiglu_refusal(const Context& ctx);
+std::string mxfp8_grouped_swiglu_refusal(const Context& ctx, bool biased);
 }  // namespace cistron::cuda

@@ -18,8 +18,9 @@ struct ScaledSwigluBackward {
   const Tensor& dy;       // [R, F]
   const Tensor& gate_up;  // [R, 2F]
   const Groups& groups;
-  const Tensor& dgate_up;  // [R, 2F]
-  const Tensor& dweight;   // [R] f32
+  const Tensor& dgate_up;           // [R, 2F]
+  const Tensor& dweight;            // [R] f32
+  bool accumulate_dweight = false;  // add to dweight: another gradient of the routing weights is already there
 };
 void scaled_swiglu_backward(Context& ctx, const ScaledSwigluBackward& args);
 

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "cistron/cpu/ref/gather.h"
+#include "cistron/cpu/ref/grouped_bias.h"
 #include "cistron/cpu/ref/swiglu.h"
 #include "cistron/nn/linear.h"
 #include "cistron/nn/local_parameters.h"
@@ -21,25 +22,42 @@ using testing::HasSubstr;
 
 constexpr int64_t kHidden = 128, kIntermediate = 128;
 
-Sequential mlp(int64_t experts) {
-  return Sequential{
-      Gather{}, GroupedLinear{{.experts = experts, .in = kHidden, .out = 2 * kIntermediate, .name = "gate_up", .mx_sections = 2}},
-      ScaledSwiGlu{}, GroupedLinear{{.experts = experts, .in = kIntermediate, .out = kHidden, .name = "down"}}, Combine{}};
+Sequential mlp(int64_t experts, bool biased = false) {
+  return Sequential{Gather{},
+                    GroupedLinear{{.experts = experts,
+                                   .in = kHidden,
+                                   .out = 2 * kIntermediate,
+                                   .name = "gate_up",
+                                   .mx_sections = 2,
+                                   .bias = biased ? Bias::kPlain : Bias::kNone}},
+                    ScaledSwiGlu{},
+                    GroupedLinear{{.experts = experts,
+                                   .in = kIntermediate,
+                                   .out = kHidden,
+                                   .name = "down",
+                                   .bias = biased ? Bias::kScaled : Bias::kNone}},
+                    Combine{}};
 }
 
-/// y, dx, dweights, and the gradients of both weights.
+/// y, dx, dweights, and the gradients of both weights and, where there are some, of both biases.
 using Results = std::vector<std::vector<double>>;
-const char* const kNames[] = {"y", "dx", "dweights", "d gate_up", "d down"};
+const char* const kNames[] = {"y", "dx", "dweights", "d gate_up", "d down", "d gate_up.bias", "d down.bias"};
 
 struct Case {
-  Case(Context& ctx, const RoutingCase& c)
-      : experts(mlp(c.experts)),
+  Case(Context& ctx, const RoutingCase& c, bool biased = false)
+      : experts(mlp(c.experts, biased)),
         parameters(experts.parameters(), ctx.precision, {.parameters = ctx.arena, .gradients = ctx.arena}),
         groups(test::groups_of(ctx, c, 1)),
         x(test::random_tensor(ctx, {c.tokens, kHidden}, DType::kBF16, 6)),
         dy(test::random_tensor(ctx, x.shape(), DType::kBF16, 7)) {
     ctx.parameters = &parameters;
     parameters.initialise(ctx, 5);
+    for (const char* name : {"gate_up.bias", "down.bias"})
+      if (biased) parameters.find(name).master = test::random_tensor(ctx, parameters.find(name).master.shape(), DType::kF32, 8);
+  }
+  [[nodiscard]] bool biased() const { return parameters.entries().size() > 2; }
+  [[nodiscard]] const Tensor& master(const char* name) const {
+    return std::ranges::find_if(parameters.entries(), [&](const auto& entry) { return entry.parameter->name == name; })->master;
   }
   Results run(Context& ctx) {
     parameters.begin_step();
@@ -48,8 +66,10 @@ struct Case {
     const auto [dx, dweights] = experts.backward(ctx, dy, saved);
     EXPECT_TRUE(saved.empty());
     Results results;
-    for (const Tensor& t : {y, dx, dweights, parameters.entries()[0].grad, parameters.entries()[1].grad})
+    for (const Tensor& t : {y, dx, dweights, parameters.find("gate_up").grad, parameters.find("down").grad})
       results.push_back(test::to_double(t));
+    for (const char* name : {"gate_up.bias", "down.bias"})
+      if (biased()) results.push_back(test::to_double(parameters.find(name).grad));
     return results;
   }
 
@@ -60,7 +80,8 @@ struct Case {
 };
 
 /// Two unequal scales exchanged, of x along its rows or of wgrad's operands along their columns.
-enum class Mistake : uint8_t { kNone, kSwappedRows, kSwappedColumns };
+/// ..., or down's biases without the routing weights.
+enum class Mistake : uint8_t { kNone, kSwappedRows, kSwappedColumns, kUnscaledBias };
 
 /// The definition, in float64 but for the roundings to bf16 between operations.
 class Oracle {
@@ -74,16 +95,22 @@ class Oracle {
   }
 
   Results run() {
-    const ops::MxTensor w1 = quantized(c_.parameters.entries()[0].master, 2),
-                        w2 = quantized(c_.parameters.entries()[1].master, 1);
+    const ops::MxTensor w1 = quantized(c_.master("gate_up"), 2), w2 = quantized(c_.master("down"), 1);
+    const auto b1 = bias("gate_up.bias", 2 * kIntermediate), b2 = bias("down.bias", kHidden);
+    const std::vector<double> scale = mistake_ == Mistake::kUnscaledBias ? std::vector<double>{} : weight_;
     const auto x = cpu::ref::gather(test::to_matrix(c_.x), source_), dy = cpu::ref::gather(test::to_matrix(c_.dy), source_);
-    const auto h = product(along_rows(x, mistake_ == Mistake::kSwappedRows), w1.rows);
+    const auto h = product(along_rows(x, mistake_ == Mistake::kSwappedRows), w1.rows, b1, {});
     const auto act = rounded(cpu::ref::scaled_swiglu_forward(h, weight_, source_));
-    const auto rows = product(along_rows(act), w2.rows);
+    const auto rows = product(along_rows(act), w2.rows, b2, scale);
     const auto dact = product(along_rows(dy), w2.columns);
-    const auto [dh_exact, dweight] = cpu::ref::scaled_swiglu_backward(dact, h, weight_, source_);
+    auto [dh_exact, dweight] = cpu::ref::scaled_swiglu_backward(dact, h, weight_, source_);
     const auto dh = rounded(dh_exact);
-    return {combined(rows), combined(product(along_rows(dh), w1.columns)), by_choice(dweight), wgrad(dh, x), wgrad(dy, act)};
+    const auto of_b1 = cpu::ref::grouped_bias_backward(dh, b1, {}, segments_),
+               of_b2 = cpu::ref::grouped_bias_backward(dy, b2, scale, segments_);
+    for (size_t r = 0; r < dweight.size(); ++r) dweight[r] += of_b2.dweight[r];
+    Results all{combined(rows), combined(product(along_rows(dh), w1.columns)), by_choice(dweight), wgrad(dh, x), wgrad(dy, act)};
+    if (c_.biased()) all.insert(all.end(), {of_b1.dbias.data, of_b2.dbias.data});
+    return all;
   }
 
  private:
@@ -116,7 +143,16 @@ class Oracle {
     return test::transposed(cpu::ref::mxfp8_decode(out));
   }
   Matrix<double> product(const Matrix<double>& x, const ops::MxOperand& w) const {
-    return rounded(cpu::ref::grouped_gemm_forward(x, cpu::ref::mxfp8_decode(w), w.rows(), segments_));
+    return product(x, w, Matrix<double>(w.elements.dim(0), w.rows()), {});
+  }
+  Matrix<double> product(const Matrix<double>& x, const ops::MxOperand& w, const Matrix<double>& bias,
+                         const std::vector<double>& scale) const {
+    auto y = cpu::ref::grouped_gemm_forward(x, cpu::ref::mxfp8_decode(w), w.rows(), segments_);
+    cpu::ref::add_grouped_bias(y, bias, scale, segments_);
+    return rounded(y);
+  }
+  [[nodiscard]] Matrix<double> bias(const char* name, int64_t width) const {
+    return c_.biased() ? test::to_matrix(c_.master(name)) : Matrix<double>(c_.groups.num_experts(), width);
   }
   std::vector<double> wgrad(const Matrix<double>& dy, const Matrix<double>& x) const {
     if (group_ == 32) return cpu::ref::grouped_gemm_wgrad(dy, x, segments_).data;  // in bf16
@@ -160,35 +196,41 @@ class Mxfp8Mlp : public testing::TestWithParam<Precision> {
 INSTANTIATE_TEST_SUITE_P(ScaleGroups, Mxfp8Mlp, testing::Values(Precision::kMxfp8, Precision::kMxfp8Group32));
 
 TEST_P(Mxfp8Mlp, IsTheDefinition) {
-  for (const RoutingCase& c : kCases) {
-    Case routed(ctx_, c);
-    const Results want = Oracle(ctx_, routed, Mistake::kNone).run();
-    for (const bool fuse : {false, true}) {
-      ctx_.fuse = fuse;
-      const Results got = routed.run(ctx_);
-      for (size_t i = 0; i < want.size(); ++i)
-        EXPECT_LE(test::relative_error(got[i], want[i]), kTolerance) << kNames[i] << (fuse ? ", fused" : ", one by one");
+  for (const RoutingCase& c : kCases)
+    for (const bool biased : {false, true}) {
+      Case routed(ctx_, c, biased);
+      const Results want = Oracle(ctx_, routed, Mistake::kNone).run();
+      for (const bool fuse : {false, true}) {
+        ctx_.fuse = fuse;
+        const Results got = routed.run(ctx_);
+        ASSERT_EQ(got.size(), want.size());
+        for (size_t i = 0; i < want.size(); ++i)
+          EXPECT_LE(test::relative_error(got[i], want[i]), kTolerance) << kNames[i] << (fuse ? ", fused" : ", one by one");
+      }
     }
-  }
 }
 
 TEST_P(Mxfp8Mlp, FusedHasTheBitsOfOneByOne) {
-  for (const RoutingCase& c : kCases) {
-    Case routed(ctx_, c);
-    EXPECT_EQ(routed.experts.refusals(ctx_).empty(), GetParam() == Precision::kMxfp8);
-    const Results fused = routed.run(ctx_);
-    ctx_.fuse = false;
-    const Results unfused = routed.run(ctx_);
-    for (const size_t i : {0U, 1U, 3U, 4U}) EXPECT_EQ(fused[i], unfused[i]) << kNames[i];
-    EXPECT_LE(test::relative_error(fused[2], unfused[2]), 1e-4);  // summed in another order
-    ctx_.fuse = true;
-  }
+  for (const RoutingCase& c : kCases)
+    for (const bool biased : {false, true}) {
+      Case routed(ctx_, c, biased);
+      EXPECT_EQ(routed.experts.refusals(ctx_).empty(), GetParam() == Precision::kMxfp8);
+      const Results fused = routed.run(ctx_);
+      ctx_.fuse = false;
+      const Results unfused = routed.run(ctx_);
+      for (size_t i = 0; i < fused.size(); ++i) EXPECT_TRUE(i == 2 || fused[i] == unfused[i]) << kNames[i];
+      EXPECT_LE(test::relative_error(fused[2], unfused[2]), 1e-4);  // summed in another order
+      ctx_.fuse = true;
+    }
 }
 
 TEST_P(Mxfp8Mlp, WrongOnesAreNoticed) {
   Case routed(ctx_, kCases[0]);
   const Results got = routed.run(ctx_), swapped = Oracle(ctx_, routed, Mistake::kSwappedRows).run();
   EXPECT_GT(test::relative_error(got[0], swapped[0]), kTolerance);
+  Case with_biases(ctx_, kCases[0], true);
+  const Results biased = with_biases.run(ctx_), unscaled = Oracle(ctx_, with_biases, Mistake::kUnscaledBias).run();
+  for (const size_t i : {0U, 6U}) EXPECT_GT(test::relative_error(biased[i], unscaled[i]), kTolerance) << kNames[i];
   if (GetParam() == Precision::kMxfp8Group32) return;  // no column-wise copies
   const Results columns = Oracle(ctx_, routed, Mistake::kSwappedColumns).run();
   EXPECT_GT(test::relative_error(got[3], columns[3]), kTolerance);
@@ -196,7 +238,7 @@ TEST_P(Mxfp8Mlp, WrongOnesAreNoticed) {
 }
 
 TEST_P(Mxfp8Mlp, RepeatsToTheBitAndAccumulates) {
-  Case routed(ctx_, kCases[0]);
+  Case routed(ctx_, kCases[0], true);
   const Results once = routed.run(ctx_);
   EXPECT_EQ(once, routed.run(ctx_));
   ThreadPool one(1);
@@ -205,8 +247,11 @@ TEST_P(Mxfp8Mlp, RepeatsToTheBitAndAccumulates) {
   Saved saved;
   routed.experts.forward(ctx_, routed.x, routed.groups, saved);
   routed.experts.backward(ctx_, routed.dy, saved);
-  const auto twice = test::to_double(routed.parameters.entries()[0].grad);
-  for (size_t i = 0; i < twice.size(); ++i) ASSERT_NEAR(twice[i], 2 * once[3][i], 1e-5 * std::abs(once[3][i]) + 1e-6);
+  for (const size_t result : {3U, 5U, 6U}) {
+    const auto twice = test::to_double(routed.parameters.find(kNames[result] + 2).grad);  // behind "d "
+    for (size_t i = 0; i < twice.size(); ++i)
+      ASSERT_NEAR(twice[i], 2 * once[result][i], 1e-5 * std::abs(once[result][i]) + 1e-6) << kNames[result];
+  }
 }
 
 TEST_P(Mxfp8Mlp, KeepsNoMoreThanBf16) {

@@ -20,6 +20,27 @@ TEST(Sequential, PlanShowsTheFusedMlp) {
   EXPECT_THAT(plan, Not(HasSubstr("not fused")));
 }
 
+std::string plan_with(Bias gate_up, Bias down) {
+  const Sequential experts{Gather{}, GroupedLinear{{.experts = 8, .in = 256, .out = 512, .bias = gate_up}}, ScaledSwiGlu{},
+                           GroupedLinear{{.experts = 8, .in = 256, .out = 256, .bias = down}}, Combine{}};
+  return experts.plan(Context{});
+}
+
+TEST(Sequential, PlanShowsBiases) {
+  using enum Bias;
+  EXPECT_THAT(plan_with(kPlain, kScaled), HasSubstr("FusedMlp 8 x 256 -> 256 -> 256 with biases: fuses 5"));
+  EXPECT_THAT(plan_with(kPlain, kNone), HasSubstr("256 with biases of gate and up: fuses 5"));
+  EXPECT_THAT(plan_with(kNone, kPlain), HasSubstr("256 with biases of down: fuses 5"));
+  EXPECT_THAT(plan_with(kNone, kNone), Not(HasSubstr("bias")));
+}
+
+TEST(Sequential, BiasesOfGateAndUpThatTheRoutingWeightsScaleRunUnfused) {
+  const std::string plan = plan_with(Bias::kScaled, Bias::kScaled);
+  EXPECT_THAT(plan, HasSubstr("GroupedLinear 8 x 256 -> 512 with biases times routing weights: one operation"));
+  EXPECT_THAT(plan,
+              HasSubstr("fused MLP: not fused, the routing weights scale the biases of gate and up, not those of down alone"));
+}
+
 TEST(Sequential, PlanWithoutFusing) {
   const std::string plan = mlp().plan(Context{.fuse = false});
   EXPECT_THAT(plan, HasSubstr("GroupedLinear 8 x 256 -> 512: one operation"));

@@ -26,6 +26,22 @@ TEST(GroupedSwiglu, Forward) {
       }
 }
 
+TEST(GroupedSwiglu, ForwardWithBiases) {
+  test::CpuContext ctx(2);
+  for (const auto& c : test::routing_cases())
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const int64_t width : {17, 290}) {
+        test::SwigluCase in(ctx, c, kHidden, width, false, dtype);
+        in.bias = random_tensor(ctx, {c.experts, 2 * width}, DType::kF32, 5);
+        const Tensor gate_up = poisoned(ctx, {in.groups.max_rows(), 2 * width}, dtype);
+        const Tensor act = poisoned(ctx, {in.groups.max_rows(), width}, dtype);
+        ops::grouped_swiglu_forward(ctx, {in.x, in.w, in.groups, gate_up, act, in.bias});
+        EXPECT_TRUE(test::forward_within(in, gate_up, act));
+        in.bias = c.experts > 1 ? test::of_wrong_experts(ctx, in.bias) : Tensor{};
+        EXPECT_FALSE(test::forward_within(in, gate_up, act));
+      }
+}
+
 TEST(GroupedSwiglu, Backward) {
   test::CpuContext ctx(2);
   for (const auto& c : test::routing_cases())

@@ -19,14 +19,16 @@ class Mxfp8GroupedSwiglu : public testing::TestWithParam<test::RoutingCase> {
   test::Mxfp8SwigluForwardOutputs forward(const Mxfp8SwigluCase& in, const ops::MxOperand& w) {
     auto out = test::forward_outputs(ctx_, in);
     for (const Tensor& t : {out.gate_up, out.act.elements, out.act.scales}) poison(t);
-    ops::mxfp8_grouped_swiglu_forward(ctx_, {in.x, w, in.groups, out.gate_up, out.act});
+    ops::mxfp8_grouped_swiglu_forward(ctx_, {in.x, w, in.groups, out.gate_up, out.act, in.bias});
     return out;
   }
   test::Mxfp8SwigluBackwardOutputs backward(const Mxfp8SwigluCase& in, const ops::MxOperand& w) {
     auto out = test::backward_outputs(ctx_, in);
     for (const Tensor& t : {out.act.elements, out.act.scales, out.dweight}) poison(t);
     poison(out.dgate_up);
-    ops::mxfp8_grouped_swiglu_backward(ctx_, {in.x, w, in.gate_up, in.groups, out.dgate_up, out.act, out.dweight});
+    out.dbias = test::poisoned(ctx_, {in.groups.num_experts(), 2 * in.width}, DType::kF32);
+    ops::mxfp8_grouped_swiglu_backward(ctx_,
+                                       {in.x, w, in.gate_up, in.groups, out.dgate_up, out.act, out.dweight, {.grad = out.dbias}});
     return out;
   }
   CpuContext ctx_{2};
@@ -42,6 +44,15 @@ TEST_P(Mxfp8GroupedSwiglu, Forward) {
   }
 }
 
+TEST_P(Mxfp8GroupedSwiglu, ForwardWithBiases) {
+  Mxfp8SwigluCase in(ctx_, GetParam(), kHidden, 384, false);
+  in.bias = test::random_tensor(ctx_, {GetParam().experts, 2 * in.width}, DType::kF32, 5);
+  const auto out = forward(in, in.w);
+  EXPECT_TRUE(right(in, out));
+  in.bias = GetParam().experts > 1 ? test::of_wrong_experts(ctx_, in.bias) : Tensor{};
+  EXPECT_FALSE(right(in, out));
+}
+
 TEST_P(Mxfp8GroupedSwiglu, Backward) {
   for (const int64_t width : {128, 384}) {
     const Mxfp8SwigluCase in(ctx_, GetParam(), kHidden, width, true);
@@ -49,6 +60,9 @@ TEST_P(Mxfp8GroupedSwiglu, Backward) {
     EXPECT_TRUE(right(in, out));
     EXPECT_FALSE(right(test::with_shifted_expert(ctx_, in), out));
     EXPECT_FALSE(right(in, backward(in, test::with_rotated_scales(ctx_, in.w))));
+    auto wrong = out;
+    wrong.dbias = test::of_wrong_experts(ctx_, out.dbias);
+    EXPECT_TRUE(GetParam().experts == 1 || !right(in, wrong));
   }
 }
 
@@ -65,6 +79,13 @@ TEST_P(Mxfp8GroupedSwiglu, HasTheBitsOfItsParts) {
   ops::mxfp8_quantize(ctx_, {.x = dgate_up, .out = want.dgate_up, .starts = in.groups.starts});
   EXPECT_TRUE(same_bits(got.dgate_up, want.dgate_up));
   EXPECT_TRUE(same_bits(got.dweight, want.dweight));
+  const GradSink dbias{.grad = test::copy_of(ctx_, got.dbias), .accumulate = true};
+  const Tensor alone = test::poisoned(ctx_, got.dbias.shape(), DType::kF32);
+  ops::grouped_bias_backward(ctx_, {.dy = dgate_up, .bias = {}, .groups = in.groups, .dbias = {.grad = alone}});
+  EXPECT_TRUE(same_bits(got.dbias, alone));
+  ops::mxfp8_grouped_swiglu_backward(ctx_, {in.x, in.w, in.gate_up, in.groups, want.dgate_up, want.act, want.dweight, dbias});
+  for (int64_t i = 0; i < alone.numel(); ++i)
+    ASSERT_NEAR(dbias.grad.data<float>()[i], 2 * alone.data<float>()[i], 1e-6 * std::abs(alone.data<float>()[i])) << i;
 }
 
 std::vector<test::RoutingCase> aligned_cases() {

@@ -5,8 +5,8 @@
 #include "cistron/cpu/ref/mxfp8.h"
 #include "cistron/cpu/ref/swiglu.h"
 #include "cistron/ops/mxfp8_grouped_swiglu.h"
+#include "tests/ops/bias_cases.h"
 #include "tests/ops/mxfp8_support.h"
-#include "tests/ops/routing_support.h"
 
 namespace cistron::test {
 
@@ -17,8 +17,9 @@ using cpu::ref::Matrix;
 struct Mxfp8SwigluCase {
   ops::Groups groups;
   ops::MxOperand x, w;
-  Tensor gate_up;  // [R, 2F], of the backward
-  int64_t width;   // F
+  Tensor gate_up;    // [R, 2F], of the backward
+  Tensor bias = {};  // [E, 2F], of the forward; undefined: none
+  int64_t width;     // F
   std::vector<int32_t> source;
   std::vector<double> weight;
   cpu::ref::Segments segments;
@@ -30,8 +31,7 @@ struct Mxfp8SwigluCase {
         source(used_source_rows(groups)),
         weight(to_double(groups.weight.rows(0, used()))) {
     poison_unused_rows(gate_up, groups);
-    const auto starts = to_double(groups.starts), counts = to_double(groups.counts);
-    segments = {{starts.begin(), starts.end() - 1}, {counts.begin(), counts.end()}};
+    segments = segments_of(groups);
     quantise_x(ctx, hidden);
     const Shape shape = backward ? Shape{c.experts, hidden, width} : Shape{c.experts, 2 * width, hidden};
     const ops::MxTensor weights = ops::mxfp8_empty_weights(ctx, shape, 128, backward ? 1 : 2);
@@ -42,6 +42,7 @@ struct Mxfp8SwigluCase {
   [[nodiscard]] bool counts(int64_t r) const { return source[static_cast<size_t>(r)] >= 0; }
   [[nodiscard]] Matrix<double> product() const {
     auto y = cpu::ref::grouped_gemm_forward(cpu::ref::mxfp8_decode(x), cpu::ref::mxfp8_decode(w), w.rows(), segments);
+    if (bias.defined()) cpu::ref::add_grouped_bias(y, to_matrix(bias), {}, segments);
     y.rows = used();
     y.data.resize(static_cast<size_t>(y.rows * y.cols));
     return y;
@@ -100,6 +101,7 @@ struct Mxfp8SwigluBackwardOutputs {
   ops::MxTensor dgate_up;
   ops::MxOperand act;
   Tensor dweight;
+  Tensor dbias = {};  // undefined: not wanted
 };
 inline Mxfp8SwigluBackwardOutputs backward_outputs(const Context& ctx, const Mxfp8SwigluCase& in) {
   const int64_t rows = in.groups.max_rows();
@@ -160,7 +162,12 @@ inline testing::AssertionResult right(const Mxfp8SwigluCase& in, const Mxfp8Swig
   if (auto ok = close("dgate_up transposed", decoded(got.dgate_up.columns, in.used(), true), gradient, gradient, kOfRounded); !ok)
     return ok;
   if (auto ok = close("act", decoded(got.act, in.used(), true), act.data, act.data, kQuantised); !ok) return ok;
-  return close("dweight", to_double(got.dweight.rows(0, in.used())), want.dweight, parts, kRounded);
+  if (auto ok = close("dweight", to_double(got.dweight.rows(0, in.used())), want.dweight, parts, kRounded); !ok) return ok;
+  if (!got.dbias.defined()) return testing::AssertionSuccess();
+  const Matrix<double> no_bias(static_cast<int64_t>(in.segments.counts.size()), 2 * in.width);
+  const auto sums = cpu::ref::grouped_bias_backward(want.dgate_up, no_bias, {}, in.segments).dbias;
+  const auto sizes = cpu::ref::grouped_bias_backward(absolute(want.dgate_up), no_bias, {}, in.segments).dbias;
+  return close("dbias", to_double(got.dbias), sums.data, sizes.data, 0x1p-9 + 1.1 * kRounded);
 }
 
 }  // namespace cistron::test

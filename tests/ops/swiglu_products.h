@@ -3,8 +3,7 @@
 // roundings can make.
 #include "cistron/cpu/ref/swiglu.h"
 #include "cistron/ops/grouped_swiglu.h"
-#include "tests/ops/product_bounds.h"
-#include "tests/ops/routing_support.h"
+#include "tests/ops/bias_cases.h"
 
 namespace cistron::test {
 
@@ -15,6 +14,7 @@ struct SwigluCase {
   ops::Groups groups;
   Tensor x, w;     // [R, H] (dy in backward); [E, 2F, H] forward, [E, H, F] backward
   Tensor gate_up;  // [R, 2F], of backward
+  Tensor bias;     // [E, 2F], of forward; undefined: none
   DType dtype;
   int64_t width;  // F
   std::vector<int32_t> source;
@@ -72,8 +72,12 @@ inline testing::AssertionResult forward_within(const SwigluCase& in, const Tenso
   auto stored = to_matrix(gate_up.rows(0, in.used()));
   for (int64_t r = 0; r < in.used(); ++r)
     for (int64_t c = 0; !in.counts(r) && c < stored.cols; ++c) stored(r, c) = 0;
-  const auto want = routed_product(in, false, false);
-  const auto bound = product_bound(routed_product(in, false, true), in.x.dim(1), in.dtype, in.dtype);
+  auto want = routed_product(in, false, false), size = routed_product(in, false, true);
+  if (in.bias.defined()) {
+    cpu::ref::add_grouped_bias(want, to_matrix(in.bias), {}, segments_of(in.groups));
+    cpu::ref::add_grouped_bias(size, absolute(to_matrix(in.bias)), {}, segments_of(in.groups));
+  }
+  const auto bound = product_bound(size, in.x.dim(1) + 1, in.dtype, in.dtype);
   if (auto result = within(stored.data, want.data, bound); !result) return result << " in gate_up";
   return activation_within(in, stored, act, factor) << " in act";
 }

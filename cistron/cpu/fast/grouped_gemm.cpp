@@ -1,19 +1,22 @@
 #include "cistron/ops/grouped_gemm.h"
 
+#include "cistron/cpu/fast/biased_rows.h"
 #include "cistron/cpu/fast/row_tiles.h"
 
 namespace cistron::cpu {
 
 namespace {
 
-void rows_by_columns(Context& ctx, const ops::Groups& groups, const Tensor& w, const RowProduct& product) {
+void rows_by_columns(Context& ctx, const ops::Groups& groups, const Tensor& w, const RowProduct& product,
+                     const ops::ExpertBias& bias = {}) {
   const auto tiles = row_tiles(groups);
   const int64_t column_tiles = ceil_div(product.n, kColumnTile);
   ctx.parallel_for(static_cast<int64_t>(tiles.size()) * column_tiles, [&](int64_t i) {
     const RowTile& tile = tiles[static_cast<size_t>(i / column_tiles)];
     RowProduct of_expert = product;
     of_expert.w = offset(w, tile.expert * product.n * product.k);
-    row_product(of_expert, tile.rows, tile_range(i % column_tiles, kColumnTile, product.n));
+    row_product(of_expert, RowBias::of(bias, groups, tile.expert), tile.rows,
+                tile_range(i % column_tiles, kColumnTile, product.n));
   });
 }
 
@@ -39,7 +42,8 @@ void grouped_gemm_forward(Context& ctx, const ops::GroupedGemmForward& args) {
                    .k = args.w.dim(2),
                    .transpose_w = true,
                    .in = args.x.dtype(),
-                   .out = args.out.dtype()});
+                   .out = args.out.dtype()},
+                  args.bias);
 }
 
 void grouped_gemm_dgrad(Context& ctx, const ops::GroupedGemmDgrad& args) {

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "cistron/cpu/fast/biased_rows.h"
 #include "cistron/cpu/fast/parallel.h"
 #include "cistron/cpu/fast/routed_rows.h"
 #include "cistron/cpu/fast/row_tiles.h"
@@ -48,11 +49,12 @@ void forward_tile(const ops::GroupedSwigluForward& args, const RowTile& tile, Ra
                            .transpose_w = true,
                            .in = args.x.dtype(),
                            .out = args.x.dtype()};
+  const RowBias bias = RowBias::of({.values = args.bias}, args.groups, tile.expert);
   if (columns.count == width) {
-    row_product(product, tile.rows, {0, 2 * width});  // gate and up are neighbours
+    row_product(product, bias, tile.rows, {0, 2 * width});  // gate and up are neighbours
   } else {
-    row_product(product, tile.rows, columns);
-    row_product(product, tile.rows, {width + columns.begin, columns.count});
+    row_product(product, bias, tile.rows, columns);
+    row_product(product, bias, tile.rows, {width + columns.begin, columns.count});
   }
   for (int64_t r = tile.rows.begin; r < tile.rows.begin + tile.rows.count; ++r)
     swiglu_row<T>(args.gate_up, args.groups, r, columns).forward(args.act.data<T>() + r * width + columns.begin);

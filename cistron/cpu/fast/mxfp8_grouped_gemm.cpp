@@ -29,7 +29,7 @@ void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args) {
   const auto& [x, w, sum] = args.decoded;
   mxfp8_dequantize(ctx, {.x = args.x, .out = x});
   mxfp8_dequantize(ctx, {.x = args.w, .out = w});
-  grouped_gemm_forward(ctx, {.x = x, .w = w, .groups = args.groups, .out = sum.defined() ? sum : args.out});
+  grouped_gemm_forward(ctx, {.x = x, .w = w, .groups = args.groups, .out = sum.defined() ? sum : args.out, .bias = args.bias});
   if (sum.defined()) cast(ctx, {.x = sum, .out = args.out});
 }
 

@@ -41,11 +41,12 @@ void scaled_swiglu_backward(Context& ctx, const ops::ScaledSwigluBackward& args)
     const auto* weight = args.groups.weight.data<float>();
     T* dgate_up = args.dgate_up.data<T>();
     auto* dweight = args.dweight.data<float>();
+    const bool accumulate = args.accumulate_dweight;
     for_rows(ctx, used_rows(args.groups), 4 * width, [=](int64_t r) {
-      dweight[r] = 0.0F;
+      if (source_row[r] < 0 || !accumulate) dweight[r] = 0.0F;
       if (source_row[r] < 0) return zero_row(dgate_up + 2 * r * width, 2 * width);
       const SwigluRow<T> row{gate_up + 2 * r * width, gate_up + (2 * r + 1) * width, weight[r], width};
-      dweight[r] = row.backward(dy + r * width, dgate_up + 2 * r * width, dgate_up + (2 * r + 1) * width);
+      dweight[r] += row.backward(dy + r * width, dgate_up + 2 * r * width, dgate_up + (2 * r + 1) * width);
     });
   });
 }

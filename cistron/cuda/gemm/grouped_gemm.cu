@@ -2,6 +2,7 @@
 // since it needs nvcc's build.
 #include "cistron/cuda/gemm/portable.h"
 #include "cistron/cuda/gemm/sm90_grouped_gemm.h"
+#include "cistron/cuda/moe/grouped_bias.h"
 #include "cistron/cuda/runtime/runtime.h"
 
 namespace cistron::cuda {
@@ -11,11 +12,18 @@ namespace {
 bool on_hopper(const Context& ctx) { return ctx.gemm == GemmKernels::kAuto && compute_capability(ctx) == 90; }
 bool hopper_takes(const Context& ctx, const Tensor& operand) { return operand.dtype() == DType::kBF16 && on_hopper(ctx); }
 
+/// In a pass of its own.
+template <class Product>
+void add_bias(Context& ctx, const Product& args) {
+  if (args.bias.values.defined()) add_grouped_bias(ctx, args.bias, args.groups, args.out);
+}
+
 }  // namespace
 
 void grouped_gemm_forward(Context& ctx, const ops::GroupedGemmForward& args) {
   const DeviceGuard guard(ctx);
   hopper_takes(ctx, args.x) ? sm90::grouped_gemm_forward(ctx, args) : portable::grouped_gemm_forward(ctx, args);
+  add_bias(ctx, args);
 }
 
 void grouped_gemm_dgrad(Context& ctx, const ops::GroupedGemmDgrad& args) {
@@ -33,6 +41,7 @@ bool mxfp8_products_decode(const Context& ctx) { return !on_hopper(ctx); }
 void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args) {
   const DeviceGuard guard(ctx);
   on_hopper(ctx) ? sm90::mxfp8_grouped_gemm(ctx, args) : portable::mxfp8_grouped_gemm(ctx, args);
+  add_bias(ctx, args);
 }
 
 void mxfp8_grouped_wgrad(Context& ctx, const ops::Mxfp8GroupedWgrad& args) {

@@ -30,7 +30,7 @@ __device__ __forceinline__ float backward_chunk(const Chunk<T, kWidth>& dy, cons
 
 template <class T, int kWidth>
 __global__ void __launch_bounds__(device::kLineThreads)
-    backward_kernel(SwigluRows rows, const T* dy, const T* gate_up, T* dgate_up, float* dweight) {
+    backward_kernel(SwigluRows rows, const T* dy, const T* gate_up, T* dgate_up, float* dweight, bool accumulate) {
   __shared__ float shared[device::kLineWarps];
   const int row = static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y);
   const int n = rows.row_chunks, step = static_cast<int>(blockDim.x), lane = static_cast<int>(threadIdx.x);
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(device::kLineThreads)
     }
   }
   sum = device::line_sum(sum, shared);
-  if (wanted && lane == 0) dweight[row] = sum;
+  if (wanted && lane == 0) dweight[row] = accumulate && !pad ? dweight[row] + sum : sum;
 }
 
 }  // namespace
@@ -73,9 +73,9 @@ void scaled_swiglu_backward(Context& ctx, const ops::ScaledSwigluBackward& args)
     const dim3 block = device::line_block(width / kWidth);
     const uint32_t blocks = device::blocks_for(rows.rows, block.y);
     if (blocks == 0) return;
-    backward_kernel<T, kWidth>
-        <<<blocks, block, 0, stream(ctx)>>>(rows, device::pointer<const T>(args.dy), device::pointer<const T>(args.gate_up),
-                                            device::pointer<T>(args.dgate_up), device::pointer<float>(args.dweight));
+    backward_kernel<T, kWidth><<<blocks, block, 0, stream(ctx)>>>(
+        rows, device::pointer<const T>(args.dy), device::pointer<const T>(args.gate_up), device::pointer<T>(args.dgate_up),
+        device::pointer<float>(args.dweight), args.accumulate_dweight);
     CISTRON_CUDA_CHECK(cudaGetLastError());
   });
 }
