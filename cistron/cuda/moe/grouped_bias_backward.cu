@@ -3,6 +3,7 @@
 #include "cistron/cuda/device/reduce.cuh"
 #include "cistron/cuda/gemm/grouped_swiglu.h"
 #include "cistron/cuda/moe/grouped_bias.cuh"
+#include "cistron/cuda/moe/grouped_bias.h"
 #include "cistron/cuda/runtime/runtime.h"
 
 namespace cistron::cuda {
@@ -113,16 +114,16 @@ void sum_rows(const Context& ctx, const ops::GroupedBiasBackward& args, const di
   CISTRON_CUDA_CHECK(cudaGetLastError());
 }
 
-void sum_tiles(const Context& ctx, const ops::GroupedBiasBackward& args) {
+}  // namespace
+
+void sum_bias_tiles(const Context& ctx, const Tensor& partials, const ops::Groups& groups, const GradSink& dbias) {
   constexpr int kThreads = 256;
-  const int64_t width = args.dy.dim(1);
-  const dim3 grid(narrow<uint32_t>(ceil_div(width, kThreads)), narrow<uint32_t>(args.groups.num_experts()));
-  sum_tiles_kernel<<<grid, kThreads, 0, stream(ctx)>>>(BiasTiles(args.groups), device::pointer<const float>(args.partials), width,
-                                                       device::pointer<float>(args.dbias.grad), args.dbias.accumulate);
+  const int64_t width = partials.dim(1);
+  const dim3 grid(narrow<uint32_t>(ceil_div(width, kThreads)), narrow<uint32_t>(groups.num_experts()));
+  sum_tiles_kernel<<<grid, kThreads, 0, stream(ctx)>>>(BiasTiles(groups), device::pointer<const float>(partials), width,
+                                                       device::pointer<float>(dbias.grad), dbias.accumulate);
   CISTRON_CUDA_CHECK(cudaGetLastError());
 }
-
-}  // namespace
 
 void grouped_bias_backward(Context& ctx, const ops::GroupedBiasBackward& args) {
   const DeviceGuard guard(ctx);
@@ -132,7 +133,7 @@ void grouped_bias_backward(Context& ctx, const ops::GroupedBiasBackward& args) {
   const Tensor& bias = args.bias.scaled ? args.bias.values : args.dbias.grad;
   device::with_chunks(width, {&args.dy, &bias},
                       [&]<class T, int kWidth>(device::ChunkOf<T, kWidth>) { sum_rows<T, kWidth>(ctx, args, grid); });
-  sum_tiles(ctx, args);
+  sum_bias_tiles(ctx, args.partials, args.groups, args.dbias);
   if (args.bias.scaled) sum_partials(ctx, args.row_partials, args.groups, args.dweight, args.accumulate_dweight);
 }
 
