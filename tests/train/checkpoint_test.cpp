@@ -7,7 +7,9 @@
 
 #include "cistron/core/error.h"
 #include "cistron/dist/single.h"
+#include "cistron/dist/threads.h"
 #include "cistron/io/atomic_file.h"
+#include "cistron/nn/sequential.h"
 #include "cistron/train/checkpoint_folder.h"
 #include "tests/train/support.h"
 
@@ -93,6 +95,42 @@ TEST_F(CheckpointTest, ComesBackToTheBit) {
   EXPECT_TRUE(std::ranges::equal(part, parameters_.find("head").master.span<float>().subspan(100, 40)));
   EXPECT_THROW(checkpoint.read("head", 33 * 32 - 39, part), Error);
   EXPECT_EQ(latest(), "step-00000007");
+}
+
+/// The experts [begin, begin + count) of 4, with biases.
+nn::Sequential experts_with_biases(int64_t begin, int64_t count) {
+  return nn::Sequential{nn::GroupedLinear{
+      {.experts = 4, .in = 6, .out = 5, .name = "experts", .begin = begin, .count = count, .bias = nn::Bias::kScaled}}};
+}
+
+TEST_F(CheckpointTest, HoldsBiasesOfExpertsForAnyLayout) {
+  const auto arenas = [] {
+    const auto arena = Arena::growing("parameters", Device{}, host_memory());
+    return nn::ParameterArenas{.parameters = arena, .optimizer = arena};
+  };
+  // Masters are the number of their element, of 4 x 5 biases and of weights alike; moments half of it, and a third.
+  const auto fill = [](const nn::LocalParameters::Entry& entry) {
+    for (const auto& [tensor, factor] : {std::pair(entry.master, 1.0F), std::pair(entry.m, 0.5F), std::pair(entry.v, 0.3F)})
+      for (size_t i = 0; float& x : tensor.span<float>())
+        x = factor * static_cast<float>(entry.first_row() * nn::row_width(entry.parameter->shape) + static_cast<int64_t>(i++));
+  };
+  dist::run_ranks(2, [&](dist::Communicator& world) {
+    Context ctx;
+    const nn::Sequential half = experts_with_biases(2 * world.rank(), 2);
+    const nn::LocalParameters parameters(half.parameters(), Precision::kBF16, arenas());
+    for (const auto& entry : parameters.entries()) fill(entry);
+    folder().save(ctx, info(7), slices_of(parameters), 1, world);
+  });
+  const nn::Sequential whole = experts_with_biases(0, -1);
+  nn::LocalParameters loaded(whole.parameters(), Precision::kBF16, arenas()),
+      want(whole.parameters(), Precision::kBF16, arenas());
+  Checkpoint(at(7)).load(ctx_, loaded);
+  for (const char* name : {"experts", "experts.bias"}) {
+    const auto &a = loaded.find(name), &b = want.find(name);
+    fill(b);
+    for (const auto& [x, y] : {std::pair(a.master, b.master), std::pair(a.m, b.m), std::pair(a.v, b.v)})
+      EXPECT_TRUE(std::ranges::equal(x.span<float>(), y.span<float>())) << name;
+  }
 }
 
 TEST_F(CheckpointTest, KeepsTheLastOnes) {
