@@ -58,7 +58,7 @@ Fusion fused_mlp() {
 std::string FusedMlp::describe() const { return "FusedMlp " + describe_mlp(*gate_up_, *down_); }
 
 Tensor FusedMlp::forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const {
-  Tensor gate_up = ctx.empty({groups.max_rows(), 2 * intermediate()});
+  Tensor gate_up = ctx.empty({groups.packed_rows(), 2 * intermediate()});
   Tensor act = ctx.empty({groups.max_rows(), intermediate()});
   ops::grouped_swiglu_forward(ctx, {.x = gathered(ctx, x, groups),
                                     .w = ctx.weights(gate_up_->weight()),
@@ -66,7 +66,7 @@ Tensor FusedMlp::forward(Context& ctx, const Tensor& x, const ops::Groups& group
                                     .gate_up = gate_up,
                                     .act = act,
                                     .bias = gate_up_->lease_bias(ctx).values});
-  report_rows(ctx, gate_up_->weight().name, gate_up, groups);
+  report_packed_rows(ctx, gate_up_->weight().name, gate_up, groups);
   Tensor rows = ctx.empty({groups.max_rows(), hidden()});
   ops::grouped_gemm_forward(
       ctx, {.x = act, .w = ctx.weights(down_->weight()), .groups = groups, .out = rows, .bias = down_->lease_bias(ctx)});
@@ -80,7 +80,7 @@ Tensor FusedMlp::forward(Context& ctx, const Tensor& x, const ops::Groups& group
 Tensor FusedMlp::down_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const ops::Groups& groups,
                                Tensor& drow_weight) const {
   const Tensor dy_rows = gathered(ctx, dy, groups);
-  Tensor dgate_up = ctx.empty(gate_up.shape());
+  Tensor dgate_up = ctx.empty({groups.max_rows(), 2 * intermediate()});
   Tensor act = ctx.empty({groups.max_rows(), intermediate()});
   drow_weight = ctx.empty({groups.max_rows()}, DType::kF32);
   ops::grouped_swiglu_backward(ctx, {.dy = dy_rows,

@@ -1,6 +1,6 @@
 #pragma once
 // The fuser's first entry: Gather -> GroupedLinear -> ScaledSwiGlu -> GroupedLinear -> Combine as one operation, forward and
-// backward (`ops/grouped_swiglu.h`). It keeps the layer's input [T, H] and the first product [R, 2F], and nothing else: rows in
+// backward (`ops/grouped_swiglu.h`). It keeps the layer's input [T, H] and the first product [P, 2F], and nothing else: rows in
 // expert order and the activation are made again in backward.
 #include "cistron/nn/sequential.h"
 

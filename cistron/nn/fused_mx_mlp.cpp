@@ -49,7 +49,7 @@ Fusion fused_mx_mlp() {
 std::string FusedMxMlp::describe() const { return "FusedMxMlp " + describe_mlp(*gate_up_, *down_); }
 
 Tensor FusedMxMlp::forward(Context& ctx, const Tensor& x, const ops::Groups& groups, Saved& saved) const {
-  Tensor gate_up = ctx.empty({groups.max_rows(), 2 * intermediate()});
+  Tensor gate_up = ctx.empty({groups.packed_rows(), 2 * intermediate()});
   const MxTensor act = ops::mxfp8_empty(ctx, groups.max_rows(), intermediate(), ctx.mx_group(), {.columns = false});
   MxOperand x_rows = gathered_quantized(ctx, x, groups, {.columns = false}).rows;
   report_underflow(ctx, kMxActivations, x_rows, groups);
@@ -61,7 +61,7 @@ Tensor FusedMxMlp::forward(Context& ctx, const Tensor& x, const ops::Groups& gro
                                           .bias = gate_up_->lease_bias(ctx).values});
   x_rows = {};
   report_underflow(ctx, kMxActivations, act.rows, groups);
-  report_rows(ctx, gate_up_->weight().name, gate_up, groups);
+  report_packed_rows(ctx, gate_up_->weight().name, gate_up, groups);
   Tensor rows = ctx.empty({groups.max_rows(), hidden()});
   ops::mxfp8_grouped_gemm(ctx, {.x = act.rows,
                                 .w = ctx.mx_weights(down_->weight(), MxCopy::kRows),

@@ -2,7 +2,7 @@
 // The fused MLP (nn/fused_mlp.h) in MXFP8, scale groups of 128: Gather -> GroupedLinear -> ScaledSwiGlu -> GroupedLinear ->
 // Combine as one operation, forward and backward (`ops/mxfp8_grouped_swiglu.h`). The gather is the quantiser's. Numbers are those
 // of the operations one by one, but for the order in which the routing weights' gradients are summed. It keeps the layer's input
-// [T, H] and the first product [R, 2F], both bf16, and nothing else: k copies of a token in MXFP8 are no less than one in bf16
+// [T, H] and the first product [P, 2F], both bf16, and nothing else: k copies of a token in MXFP8 are no less than one in bf16
 // from top-2 on.
 #include "cistron/nn/sequential.h"
 

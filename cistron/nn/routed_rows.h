@@ -1,7 +1,10 @@
 #pragma once
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "cistron/core/context.h"
+#include "cistron/ops/copy.h"
 #include "cistron/ops/device_memory.h"
 #include "cistron/ops/gather.h"
 
@@ -29,6 +32,14 @@ inline void report_rows(Context& ctx, const std::string& name, const Tensor& row
   const Tensor tokens = Tensor::empty(arena, {groups.num_tokens(), rows.dim(1)}, rows.dtype());
   ops::combine(ctx, {.x = rows, .groups = groups, .out = tokens});
   ctx.report(name, tokens);
+}
+
+/// Of a packed tensor: the rows in use.
+inline void report_packed_rows(Context& ctx, const std::string& name, const Tensor& packed, const ops::Groups& groups) {
+  if (!ctx.observe) return;
+  std::vector<int32_t> counts(static_cast<size_t>(groups.num_experts()));
+  ops::copy(ctx, {.x = groups.counts, .out = Tensor::view(std::span(counts))});
+  ctx.report(name, packed.rows(0, std::accumulate(counts.begin(), counts.end(), int64_t{0})));
 }
 
 }  // namespace cistron::nn

@@ -24,10 +24,10 @@ double bytes(const Tensors&... tensors) {
   return static_cast<double>((tensors.bytes() + ... + 0));
 }
 
-/// Of a routed tensor: the rows in use on one rank.
+/// Of a routed tensor, packed or not: the rows in use on one rank.
 double routed_bytes(const Groups& groups, const Tensor& tensor) {
   const double rows = static_cast<double>(groups.num_tokens() * groups.top_k());
-  return bytes(tensor) * rows / static_cast<double>(groups.max_rows());
+  return bytes(tensor) * rows / static_cast<double>(tensor.dim(0));
 }
 
 double mx_bytes(const MxOperand& x) { return x.defined() ? bytes(x.elements, x.scales) : 0.0; }
@@ -43,9 +43,9 @@ Cost grouped(const Groups& groups, const Tensor& a, const Tensor& b, const Tenso
 template <class... Operands>
 Cost grouped_mxfp8(const Groups& groups, const MxOperand& weights, const Tensor& tensor, const Operands&... operands) {
   const double share = static_cast<double>(groups.num_tokens() * groups.top_k()) / static_cast<double>(groups.max_rows());
-  const double routed = bytes(tensor) + (bytes(operands.elements, operands.scales) + ...);
+  const double routed = (bytes(operands.elements, operands.scales) + ...);
   return {.flops = product(groups.num_tokens() * groups.top_k(), weights.rows(), weights.depth()),
-          .bytes = share * routed + bytes(weights.elements, weights.scales)};
+          .bytes = routed_bytes(groups, tensor) + share * routed + bytes(weights.elements, weights.scales)};
 }
 
 Cost attention(const AttentionShape& shape, double products, double moved) {

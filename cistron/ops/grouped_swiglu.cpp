@@ -16,7 +16,7 @@ void grouped_swiglu_forward(Context& ctx, const GroupedSwigluForward& args) {
   const DType dtype = args.x.dtype();
   check_tensor(kOp, "x", args.x, {rows, args.x.dim(1)}, dtype);
   check_tensor(kOp, "w", args.w, {args.groups.num_experts(), 2 * width, args.x.dim(1)}, dtype);
-  check_tensor(kOp, "gate_up", args.gate_up, {rows, 2 * width}, dtype);
+  check_tensor(kOp, "gate_up", args.gate_up, {args.groups.packed_rows(), 2 * width}, dtype);
   check_tensor(kOp, "act", args.act, {rows, width}, dtype);
   check_bias(kOp, {.values = args.bias}, args.groups, 2 * width);
   dispatch(kOp, ctx, args, cpu::grouped_swiglu_forward, cuda::grouped_swiglu_forward);
@@ -31,7 +31,7 @@ void grouped_swiglu_backward(Context& ctx, const GroupedSwigluBackward& args) {
   const DType dtype = args.dy.dtype();
   check_tensor(kOp, "dy", args.dy, {rows, args.dy.dim(1)}, dtype);
   check_tensor(kOp, "w", args.w, {args.groups.num_experts(), args.dy.dim(1), width}, dtype);
-  check_tensor(kOp, "gate_up", args.gate_up, {rows, 2 * width}, dtype);
+  check_tensor(kOp, "gate_up", args.gate_up, {args.groups.packed_rows(), 2 * width}, dtype);
   check_tensor(kOp, "dgate_up", args.dgate_up, {rows, 2 * width}, dtype);
   check_tensor(kOp, "act", args.act, {rows, width}, dtype);
   check_tensor(kOp, "dweight", args.dweight, {rows}, DType::kF32);

@@ -6,7 +6,8 @@
 //             and act[r, :] again, so that nobody keeps it
 // That is grouped_gemm_forward + scaled_swiglu_forward, and grouped_gemm_dgrad + scaled_swiglu_backward + scaled_swiglu_forward.
 // g and u are rounded to their dtype before the activation, as there; d stays in f32 on CUDA.
-// Pad rows of act and dgate_up are zeros; x, dy and gate_up may hold anything there. Outputs must not alias operands.
+// gate_up, which is kept between the two, is packed (`groups.h`): P = groups.packed_rows(), nothing is written past the last row
+// in use. Pad rows of act and dgate_up are zeros; x and dy may hold anything there. Outputs must not alias operands.
 #include <string>
 
 #include "cistron/ops/groups.h"
@@ -17,7 +18,7 @@ struct GroupedSwigluForward {
   const Tensor& x;  // [R, H]
   const Tensor& w;  // [E, 2F, H], gate then up
   const Groups& groups;
-  const Tensor& gate_up;  // [R, 2F]
+  const Tensor& gate_up;  // [P, 2F]
   const Tensor& act;      // [R, F]
   Tensor bias = {};       // [E, 2F] f32, as the weights; undefined: none
 };
@@ -26,7 +27,7 @@ void grouped_swiglu_forward(Context& ctx, const GroupedSwigluForward& args);
 struct GroupedSwigluBackward {
   const Tensor& dy;       // [R, H]
   const Tensor& w;        // [E, H, F], the down projection
-  const Tensor& gate_up;  // [R, 2F]
+  const Tensor& gate_up;  // [P, 2F]
   const Groups& groups;
   const Tensor& dgate_up;  // [R, 2F]
   const Tensor& act;       // [R, F]

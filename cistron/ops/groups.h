@@ -3,6 +3,9 @@
 // multiple of the row alignment. Rows between an expert's last row and the next segment are pad rows: whoever produces a tensor
 // that is later contracted over rows writes zeros there; consumers may read pad rows but never use their results. Nothing past
 // `starts[E]` is read. All of it lies on the device; the host never needs the counts.
+// A packed tensor has the rows in use alone, in the same order: row starts[e] + i lies at counts[0] + ... + counts[e - 1] + i.
+#include <algorithm>
+
 #include "cistron/core/context.h"
 
 namespace cistron::ops {
@@ -18,6 +21,8 @@ struct Groups {
   [[nodiscard]] int64_t max_rows() const { return source_row.dim(0); }
   [[nodiscard]] int64_t num_tokens() const { return token_rows.dim(0); }
   [[nodiscard]] int64_t top_k() const { return token_rows.dim(1); }
+  /// Of a packed tensor: no more are ever in use.
+  [[nodiscard]] int64_t packed_rows() const { return std::min(num_tokens() * top_k(), max_rows()); }
 };
 
 /// What a segment's start must be a multiple of on this context's device and precision.

@@ -18,7 +18,7 @@ void check_elements(const char* op, const char* name, const MxOperand& operand, 
   CISTRON_CHECK(operand.group == kGroup, "[{}] {} has scale groups of {}: 128 wanted", op, name, operand.group);
 }
 
-/// The CPU rounds to bf16 in memory before it quantises.
+/// The CPU works on whole bf16 tensors in memory.
 Tensor cpu_scratch(const Context& ctx, const Shape& shape) {
   return ctx.target().is_cuda() ? Tensor{} : ctx.empty(shape, DType::kBF16);
 }
@@ -36,12 +36,14 @@ void mxfp8_grouped_swiglu_forward(Context& ctx, const Mxfp8GroupedSwigluForward&
   check_elements(kOp, "x", args.x, {rows, hidden});
   check_elements(kOp, "w", args.w, {args.groups.num_experts(), 2 * width, hidden});
   CISTRON_CHECK(args.w.sections == 2, "[{}] w has {} sections: gate and up wanted", kOp, args.w.sections);
-  check_tensor(kOp, "gate_up", args.gate_up, {rows, 2 * width}, DType::kBF16);
+  check_tensor(kOp, "gate_up", args.gate_up, {args.groups.packed_rows(), 2 * width}, DType::kBF16);
   check_elements(kOp, "act", args.act, {rows, width});
   check_bias(kOp, {.values = args.bias}, args.groups, 2 * width);
   Mxfp8GroupedSwigluForward with_scratch = args;
+  with_scratch.gate_up_rows = cpu_scratch(ctx, {rows, 2 * width});
   with_scratch.values = cpu_scratch(ctx, {rows, width});
-  with_scratch.product = product_scratch(ctx, {.x = args.x, .w = args.w, .groups = args.groups, .out = args.gate_up});
+  with_scratch.product =
+      product_scratch(ctx, {.x = args.x, .w = args.w, .groups = args.groups, .out = with_scratch.gate_up_rows});
   dispatch(kOp, ctx, with_scratch, cpu::mxfp8_grouped_swiglu_forward, cuda::mxfp8_grouped_swiglu_forward);
 }
 
@@ -52,7 +54,7 @@ void mxfp8_grouped_swiglu_backward(Context& ctx, const Mxfp8GroupedSwigluBackwar
   const int64_t hidden = args.dy.depth(), width = args.act.rows();
   check_elements(kOp, "dy", args.dy, {rows, hidden});
   check_elements(kOp, "w", args.w, {args.groups.num_experts(), width, hidden});
-  check_tensor(kOp, "gate_up", args.gate_up, {rows, 2 * width}, DType::kBF16);
+  check_tensor(kOp, "gate_up", args.gate_up, {args.groups.packed_rows(), 2 * width}, DType::kBF16);
   check_elements(kOp, "dgate_up along its rows", args.dgate_up.rows, {rows, 2 * width});
   check_elements(kOp, "dgate_up transposed", args.dgate_up.columns, {2 * width, depth});
   check_elements(kOp, "act", args.act, {width, depth});
@@ -60,6 +62,7 @@ void mxfp8_grouped_swiglu_backward(Context& ctx, const Mxfp8GroupedSwigluBackwar
   check_bias(kOp, {.values = args.dbias.grad}, args.groups, 2 * width);
   Mxfp8GroupedSwigluBackward with_scratch = args;
   with_scratch.d = ctx.empty({rows, width}, DType::kBF16);
+  with_scratch.gate_up_rows = cpu_scratch(ctx, {rows, 2 * width});
   with_scratch.values = cpu_scratch(ctx, {rows, 2 * width});
   with_scratch.product = product_scratch(ctx, {.x = args.dy, .w = args.w, .groups = args.groups, .out = with_scratch.d});
   with_scratch.partials = cuda_scratch(ctx, {ceil_div(width, kGroup), rows}, DType::kF32);

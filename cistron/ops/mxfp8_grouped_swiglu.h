@@ -8,8 +8,8 @@
 //             the second)
 // That is mxfp8_grouped_gemm into bf16, scaled_swiglu_forward or _backward on bf16, and mxfp8_quantize: gate_up, act and dgate_up
 // have the bits of these three on the same device, and what they leave unwritten past starts[E] stays so. dweight is summed in
-// another order (a fixed one): equal up to that.
-// Pad rows of act, dgate_up and dweight are zeros; x, dy and gate_up may hold anything there. Outputs must not alias operands.
+// another order (a fixed one): equal up to that. gate_up is packed, as there.
+// Pad rows of act, dgate_up and dweight are zeros; x and dy may hold anything there. Outputs must not alias operands.
 #include <string>
 
 #include "cistron/ops/mxfp8_grouped_gemm.h"
@@ -20,11 +20,12 @@ struct Mxfp8GroupedSwigluForward {
   const MxOperand& x;  // [R, H]
   const MxOperand& w;  // [E, 2F, H], gate then up, in 2 sections
   const Groups& groups;
-  const Tensor& gate_up;  // [R, 2F] bf16
+  const Tensor& gate_up;  // [P, 2F] bf16
   const MxOperand& act;   // [R, F]
   Tensor bias = {};       // [E, 2F] f32; undefined: none
   // scratch of the operation's own: callers leave it undefined
-  Tensor values = {};
+  Tensor gate_up_rows = {};  // [R, 2F] bf16: gate_up with pad rows
+  Tensor values = {};        // [R, F] bf16
   MxDecoded product = {};
 };
 void mxfp8_grouped_swiglu_forward(Context& ctx, const Mxfp8GroupedSwigluForward& args);
@@ -32,16 +33,17 @@ void mxfp8_grouped_swiglu_forward(Context& ctx, const Mxfp8GroupedSwigluForward&
 struct Mxfp8GroupedSwigluBackward {
   const MxOperand& dy;    // [R, H]
   const MxOperand& w;     // [E, F, H], the transposed copy of the down projection
-  const Tensor& gate_up;  // [R, 2F] bf16
+  const Tensor& gate_up;  // [P, 2F] bf16
   const Groups& groups;
   const MxTensor& dgate_up;  // [R, 2F], both copies
   const MxOperand& act;      // [F, R], the transposed copy
   const Tensor& dweight;     // [R] f32
   GradSink dbias = {};       // [E, 2F] f32; undefined: none wanted
   // scratch of the operation's own: callers leave it undefined
-  Tensor d = {};         // [R, F] bf16
-  Tensor values = {};    // [R, 2F] bf16
-  Tensor partials = {};  // dweight by columns of tiles
+  Tensor d = {};             // [R, F] bf16
+  Tensor gate_up_rows = {};  // [R, 2F] bf16: gate_up with pad rows
+  Tensor values = {};        // [R, 2F] bf16
+  Tensor partials = {};      // dweight by columns of tiles
   MxDecoded product = {};
 };
 void mxfp8_grouped_swiglu_backward(Context& ctx, const Mxfp8GroupedSwigluBackward& args);

@@ -11,15 +11,6 @@ namespace {
 constexpr int64_t kWidths[] = {24, 136, 648};
 constexpr int64_t kHidden = 72;
 
-std::vector<RoutingCase> cases() {
-  std::vector<RoutingCase> aligned;
-  for (const RoutingCase& c : routing_cases())
-    if (c.alignment == 128) aligned.push_back(c);
-  aligned.push_back({400, 2, 4, Choice::kRandom, 128});
-  aligned.push_back({128, 1, 2, Choice::kAllToLast, 128});
-  return aligned;
-}
-
 class CudaGroupedSwiglu : public testing::TestWithParam<RoutingCase> {
  protected:
   void SetUp() override {
@@ -35,7 +26,7 @@ class CudaGroupedSwiglu : public testing::TestWithParam<RoutingCase> {
             .token_rows = to_device(cuda_, host.token_rows)};
   }
   std::vector<Tensor> forward(const SwigluCase& in) {
-    const Tensor gate_up = poisoned_on_device(cuda_, {in.groups.max_rows(), 2 * in.width}, in.dtype);
+    const Tensor gate_up = poisoned_on_device(cuda_, {in.groups.packed_rows(), 2 * in.width}, in.dtype);
     const Tensor act = poisoned_on_device(cuda_, {in.groups.max_rows(), in.width}, in.dtype);
     ops::grouped_swiglu_forward(cuda_, {.x = to_device(cuda_, in.x),
                                         .w = to_device(cuda_, in.w),
@@ -45,7 +36,7 @@ class CudaGroupedSwiglu : public testing::TestWithParam<RoutingCase> {
     return {to_host(cpu_, gate_up), to_host(cpu_, act)};
   }
   SwigluOutputs backward(const SwigluCase& in) {
-    const Tensor dgate_up = poisoned_on_device(cuda_, in.gate_up.shape(), in.dtype);
+    const Tensor dgate_up = poisoned_on_device(cuda_, {in.groups.max_rows(), 2 * in.width}, in.dtype);
     const Tensor act = poisoned_on_device(cuda_, {in.groups.max_rows(), in.width}, in.dtype);
     const Tensor dweight = poisoned_on_device(cuda_, {in.groups.max_rows()}, DType::kF32);
     ops::grouped_swiglu_backward(cuda_, {.dy = to_device(cuda_, in.x),
@@ -69,7 +60,10 @@ TEST_P(CudaGroupedSwiglu, Forward) {
     EXPECT_TRUE(forward_within(in, out[0], out[1])) << width;
     EXPECT_FALSE(forward_within(in, out[0], out[1], 1.02));
     const auto again = forward(in);
+    EXPECT_TRUE(same_bits(again[0], out[0]));
     EXPECT_TRUE(same_bits(again[1].rows(0, in.used()), out[1].rows(0, in.used())));
+    const bool overwritten = overwrite_neighbours(out[0], in.groups);
+    EXPECT_EQ(static_cast<bool>(forward_within(in, out[0], out[1])), !overwritten);
   }
 }
 
@@ -82,6 +76,8 @@ TEST_P(CudaGroupedSwiglu, Backward) {
     const SwigluOutputs again = backward(in);
     EXPECT_TRUE(same_bits(again.dgate_up.rows(0, in.used()), out.dgate_up.rows(0, in.used())));
     EXPECT_TRUE(same_bits(again.dweight.rows(0, in.used()), out.dweight.rows(0, in.used())));
+    const bool overwritten = overwrite_neighbours(in.gate_up, in.groups);
+    EXPECT_EQ(static_cast<bool>(backward_within(in, out)), !overwritten);
   }
 }
 
@@ -100,7 +96,7 @@ TEST_P(CudaGroupedSwiglu, RefusesF32) {
   EXPECT_THAT(error_of([&] { forward(in); }), testing::HasSubstr("[grouped_swiglu_forward] operands of f32"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Routings, CudaGroupedSwiglu, testing::ValuesIn(cases()));
+INSTANTIATE_TEST_SUITE_P(Routings, CudaGroupedSwiglu, testing::ValuesIn(packed_cases(128)));
 
 }  // namespace
 }  // namespace cistron::test

@@ -12,15 +12,6 @@ namespace {
 constexpr int64_t kWidths[] = {128, 384};
 constexpr int64_t kHidden = 256;
 
-std::vector<RoutingCase> cases() {
-  std::vector<RoutingCase> aligned;
-  for (const RoutingCase& c : routing_cases())
-    if (c.alignment == 128) aligned.push_back(c);
-  aligned.push_back({400, 2, 4, Choice::kRandom, 128});
-  aligned.push_back({128, 1, 2, Choice::kAllToLast, 128});
-  return aligned;
-}
-
 class CudaMxfp8GroupedSwiglu : public OnCard, public testing::WithParamInterface<RoutingCase> {
  protected:
   void SetUp() override {
@@ -47,14 +38,17 @@ class CudaMxfp8GroupedSwiglu : public OnCard, public testing::WithParamInterface
     return host_of(out);
   }
   Mxfp8SwigluForwardOutputs unfused_forward(const Mxfp8SwigluCase& in) {
-    const auto out = poisoned_forward(in);
+    auto out = poisoned_forward(in);
     const ops::Groups groups = device(in.groups);
+    out.gate_up = poisoned_there({in.groups.max_rows(), 2 * in.width}, DType::kBF16);
     const Tensor act = poisoned_there({in.groups.max_rows(), in.width}, DType::kBF16);
     const ops::MxTensor quantised{.rows = out.act, .columns = {}};
     ops::mxfp8_grouped_gemm(cuda_, {to_device(cuda_, in.x), to_device(cuda_, in.w), groups, out.gate_up});
     ops::scaled_swiglu_forward(cuda_, {out.gate_up, groups, act});
     ops::mxfp8_quantize(cuda_, {.x = act, .out = quantised, .starts = groups.starts});
-    return host_of(out);
+    out = host_of(out);
+    out.gate_up = packed(cpu_, out.gate_up, in.groups);
+    return out;
   }
 
   Mxfp8SwigluBackwardOutputs poisoned_backward(const Mxfp8SwigluCase& in) const {
@@ -75,8 +69,9 @@ class CudaMxfp8GroupedSwiglu : public OnCard, public testing::WithParamInterface
   Mxfp8SwigluBackwardOutputs unfused_backward(const Mxfp8SwigluCase& in) {
     const auto out = poisoned_backward(in);
     const ops::Groups groups = device(in.groups);
-    const Tensor gate_up = device(in.gate_up), d = poisoned_there({in.groups.max_rows(), in.width}, DType::kBF16);
-    const Tensor dgate_up = poisoned_there(in.gate_up.shape(), DType::kBF16);
+    const Tensor gate_up = device(unpacked(cpu_, in.gate_up, in.groups));
+    const Tensor d = poisoned_there({in.groups.max_rows(), in.width}, DType::kBF16);
+    const Tensor dgate_up = poisoned_there(gate_up.shape(), DType::kBF16);
     const ops::MxTensor act{.rows = {}, .columns = out.act};
     ops::mxfp8_grouped_gemm(cuda_, {to_device(cuda_, in.x), to_device(cuda_, in.w), groups, d});
     ops::scaled_swiglu_backward(cuda_, {d, gate_up, groups, dgate_up, out.dweight});
@@ -87,12 +82,10 @@ class CudaMxfp8GroupedSwiglu : public OnCard, public testing::WithParamInterface
   }
 };
 
-/// Of gate_up only rows in use have a meaning.
 testing::AssertionResult same_forward(const Mxfp8SwigluCase& in, const Mxfp8SwigluForwardOutputs& a,
                                       const Mxfp8SwigluForwardOutputs& b) {
-  for (int64_t r = 0; r < in.used(); ++r)
-    if (in.counts(r))
-      if (auto same = same_bits(a.gate_up.rows(r, 1), b.gate_up.rows(r, 1)); !same) return same << " in gate_up's row " << r;
+  const int64_t rows = rows_in_use(in.groups);
+  if (auto same = same_bits(a.gate_up.rows(0, rows), b.gate_up.rows(0, rows)); !same) return same << " in gate_up";
   return same_bits(a.act, b.act);
 }
 /// All but dweight, which is summed in another order.
@@ -112,6 +105,8 @@ TEST_P(CudaMxfp8GroupedSwiglu, Forward) {
     EXPECT_FALSE(right(in, wrong));
     EXPECT_FALSE(same_forward(in, wrong, out));
     EXPECT_FALSE(right(with_shifted_expert(cpu_, in), out));
+    const bool overwritten = overwrite_neighbours(out.gate_up, in.groups);
+    EXPECT_EQ(static_cast<bool>(right(in, out)), !overwritten);
   }
 }
 
@@ -128,6 +123,8 @@ TEST_P(CudaMxfp8GroupedSwiglu, Backward) {
     EXPECT_FALSE(right(in, wrong));
     EXPECT_FALSE(same_backward(wrong, out));
     EXPECT_FALSE(right(with_shifted_expert(cpu_, in), out));
+    const bool overwritten = overwrite_neighbours(in.gate_up, in.groups);
+    EXPECT_EQ(static_cast<bool>(right(in, out)), !overwritten);
   }
 }
 
@@ -143,12 +140,12 @@ TEST_P(CudaMxfp8GroupedSwiglu, BadNumbersSurfaceAsInItsParts) {
   Mxfp8SwigluCase in(cpu_, GetParam(), kHidden, 384, true);
   const float odd[] = {NAN, INFINITY, -INFINITY, 0.0F, -0.0F, 0x1p-130F, 0x1.fcp127F, -300.0F};
   for (int64_t i = 0; i < in.gate_up.numel(); i += 97)
-    if (i / (2 * in.width) < in.used() && in.counts(i / (2 * in.width)))
+    if (i / (2 * in.width) < rows_in_use(in.groups))
       in.gate_up.data<bf16>()[i] = bf16(odd[i / 97 % static_cast<int64_t>(std::size(odd))]);
   EXPECT_TRUE(same_backward(fused_backward(in, in.w), unfused_backward(in)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Routings, CudaMxfp8GroupedSwiglu, testing::ValuesIn(cases()));
+INSTANTIATE_TEST_SUITE_P(Routings, CudaMxfp8GroupedSwiglu, testing::ValuesIn(packed_cases(128)));
 
 }  // namespace
 }  // namespace cistron::test

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <numeric>
 #include <random>
 #include <tuple>
 #include <vector>
@@ -58,6 +59,8 @@ std::map<std::tuple<int, int, int, int>, int> stored(const Extent& extent, const
         EXPECT_EQ(tile.k_blocks, (depth + kBlockK - 1) / kBlockK);
         EXPECT_EQ(tile.first_k, kRagged ? extent.starts[tile.expert] : 0);
         EXPECT_EQ(tile.n, tile.section * extent.n + tile.column);
+        const int before = std::accumulate(extent.counts, extent.counts + tile.expert, 0);
+        EXPECT_TRUE(kRagged || tile.packed == before + tile.row - extent.starts[tile.expert]);
         if (tile.rows > 0) ++seen[{tile.expert, tile.row, tile.section, tile.column}];
       }
     }

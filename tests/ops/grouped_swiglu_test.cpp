@@ -12,17 +12,26 @@ using testing::HasSubstr;
 
 constexpr int64_t kHidden = 48;
 
+std::vector<test::RoutingCase> cases() {
+  auto cases = test::packed_cases(1);
+  for (const int64_t alignment : {8, 128})
+    for (const auto& c : test::packed_cases(alignment)) cases.push_back(c);
+  return cases;
+}
+
 TEST(GroupedSwiglu, Forward) {
   test::CpuContext ctx(2);
-  for (const auto& c : test::routing_cases())
+  for (const auto& c : cases())
     for (const DType dtype : {DType::kF32, DType::kBF16})
       for (const int64_t width : {17, 290}) {
         const test::SwigluCase in(ctx, c, kHidden, width, false, dtype);
-        const Tensor gate_up = poisoned(ctx, {in.groups.max_rows(), 2 * width}, dtype);
+        const Tensor gate_up = poisoned(ctx, {in.groups.packed_rows(), 2 * width}, dtype);
         const Tensor act = poisoned(ctx, {in.groups.max_rows(), width}, dtype);
         ops::grouped_swiglu_forward(ctx, {in.x, in.w, in.groups, gate_up, act});
         EXPECT_TRUE(test::forward_within(in, gate_up, act));
         EXPECT_FALSE(test::forward_within(in, gate_up, act, 1.02));
+        const bool overwritten = test::overwrite_neighbours(gate_up, in.groups);
+        EXPECT_EQ(static_cast<bool>(test::forward_within(in, gate_up, act)), !overwritten);
       }
 }
 
@@ -33,7 +42,7 @@ TEST(GroupedSwiglu, ForwardWithBiases) {
       for (const int64_t width : {17, 290}) {
         test::SwigluCase in(ctx, c, kHidden, width, false, dtype);
         in.bias = random_tensor(ctx, {c.experts, 2 * width}, DType::kF32, 5);
-        const Tensor gate_up = poisoned(ctx, {in.groups.max_rows(), 2 * width}, dtype);
+        const Tensor gate_up = poisoned(ctx, {in.groups.packed_rows(), 2 * width}, dtype);
         const Tensor act = poisoned(ctx, {in.groups.max_rows(), width}, dtype);
         ops::grouped_swiglu_forward(ctx, {in.x, in.w, in.groups, gate_up, act, in.bias});
         EXPECT_TRUE(test::forward_within(in, gate_up, act));
@@ -44,16 +53,18 @@ TEST(GroupedSwiglu, ForwardWithBiases) {
 
 TEST(GroupedSwiglu, Backward) {
   test::CpuContext ctx(2);
-  for (const auto& c : test::routing_cases())
+  for (const auto& c : cases())
     for (const DType dtype : {DType::kF32, DType::kBF16})
       for (const int64_t width : {17, 290}) {
         const test::SwigluCase in(ctx, c, kHidden, width, true, dtype);
-        const test::SwigluOutputs out{.dgate_up = poisoned(ctx, in.gate_up.shape(), dtype),
+        const test::SwigluOutputs out{.dgate_up = poisoned(ctx, {in.groups.max_rows(), 2 * width}, dtype),
                                       .act = poisoned(ctx, {in.groups.max_rows(), width}, dtype),
                                       .dweight = poisoned(ctx, {in.groups.max_rows()}, DType::kF32)};
         ops::grouped_swiglu_backward(ctx, {in.x, in.w, in.gate_up, in.groups, out.dgate_up, out.act, out.dweight});
         EXPECT_TRUE(test::backward_within(in, out));
         EXPECT_FALSE(test::backward_within(in, out, 1.1));
+        const bool overwritten = test::overwrite_neighbours(in.gate_up, in.groups);
+        EXPECT_EQ(static_cast<bool>(test::backward_within(in, out)), !overwritten);
       }
 }
 
@@ -61,7 +72,7 @@ TEST(GroupedSwiglu, SameBitsForAnyThreads) {
   EXPECT_TRUE(test::same_for_any_threads([](Context& ctx) {
     const test::RoutingCase c{300, 2, 8, test::Choice::kRandom, 8};
     const test::SwigluCase in(ctx, c, kHidden, 300, true, DType::kF32);
-    const Tensor dgate_up = poisoned(ctx, in.gate_up.shape(), DType::kF32);
+    const Tensor dgate_up = poisoned(ctx, {in.groups.max_rows(), 600}, DType::kF32);
     const Tensor act = poisoned(ctx, {dgate_up.dim(0), 300}, DType::kF32),
                  dweight = poisoned(ctx, {dgate_up.dim(0)}, DType::kF32);
     ops::grouped_swiglu_backward(ctx, {in.x, in.w, in.gate_up, in.groups, dgate_up, act, dweight});

@@ -41,6 +41,8 @@ TEST_P(Mxfp8GroupedSwiglu, Forward) {
     EXPECT_TRUE(right(in, out));
     EXPECT_FALSE(right(test::with_shifted_expert(ctx_, in), out));
     EXPECT_FALSE(right(in, forward(in, test::with_rotated_scales(ctx_, in.w))));
+    const bool overwritten = test::overwrite_neighbours(out.gate_up, in.groups);
+    EXPECT_EQ(static_cast<bool>(right(in, out)), !overwritten);
   }
 }
 
@@ -63,6 +65,8 @@ TEST_P(Mxfp8GroupedSwiglu, Backward) {
     auto wrong = out;
     wrong.dbias = test::of_wrong_experts(ctx_, out.dbias);
     EXPECT_TRUE(GetParam().experts == 1 || !right(in, wrong));
+    const bool overwritten = test::overwrite_neighbours(in.gate_up, in.groups);
+    EXPECT_EQ(static_cast<bool>(right(in, out)), !overwritten);
   }
 }
 
@@ -73,9 +77,10 @@ TEST_P(Mxfp8GroupedSwiglu, HasTheBitsOfItsParts) {
   poison(want.dgate_up);
   poison(want.dweight);
   const Tensor d = test::poisoned(ctx_, {in.groups.max_rows(), in.width}, DType::kBF16);
-  const Tensor dgate_up = test::poisoned(ctx_, in.gate_up.shape(), DType::kBF16);
+  const Tensor gate_up = test::unpacked(ctx_, in.gate_up, in.groups);
+  const Tensor dgate_up = test::poisoned(ctx_, gate_up.shape(), DType::kBF16);
   ops::mxfp8_grouped_gemm(ctx_, {.x = in.x, .w = in.w, .groups = in.groups, .out = d});
-  ops::scaled_swiglu_backward(ctx_, {d, in.gate_up, in.groups, dgate_up, want.dweight});
+  ops::scaled_swiglu_backward(ctx_, {d, gate_up, in.groups, dgate_up, want.dweight});
   ops::mxfp8_quantize(ctx_, {.x = dgate_up, .out = want.dgate_up, .starts = in.groups.starts});
   EXPECT_TRUE(same_bits(got.dgate_up, want.dgate_up));
   EXPECT_TRUE(same_bits(got.dweight, want.dweight));
@@ -88,13 +93,7 @@ TEST_P(Mxfp8GroupedSwiglu, HasTheBitsOfItsParts) {
     ASSERT_NEAR(dbias.grad.data<float>()[i], 2 * alone.data<float>()[i], 1e-6 * std::abs(alone.data<float>()[i])) << i;
 }
 
-std::vector<test::RoutingCase> aligned_cases() {
-  std::vector<test::RoutingCase> aligned;
-  for (const auto& c : test::routing_cases())
-    if (c.alignment == 128) aligned.push_back(c);
-  return aligned;
-}
-INSTANTIATE_TEST_SUITE_P(Routings, Mxfp8GroupedSwiglu, testing::ValuesIn(aligned_cases()));
+INSTANTIATE_TEST_SUITE_P(Routings, Mxfp8GroupedSwiglu, testing::ValuesIn(test::packed_cases(128)));
 
 TEST(Mxfp8GroupedSwigluRules, ChecksShapesAlsoOnMeta) {
   Context ctx = test::meta_context();

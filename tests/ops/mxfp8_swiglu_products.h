@@ -17,7 +17,7 @@ using cpu::ref::Matrix;
 struct Mxfp8SwigluCase {
   ops::Groups groups;
   ops::MxOperand x, w;
-  Tensor gate_up;    // [R, 2F], of the backward
+  Tensor gate_up;    // [P, 2F], of the backward
   Tensor bias = {};  // [E, 2F], of the forward; undefined: none
   int64_t width;     // F
   std::vector<int32_t> source;
@@ -26,11 +26,11 @@ struct Mxfp8SwigluCase {
 
   Mxfp8SwigluCase(Context& ctx, const RoutingCase& c, int64_t hidden, int64_t width, bool backward)
       : groups(groups_of(ctx, c, 1)),
-        gate_up(random_tensor(ctx, {groups.max_rows(), 2 * width}, DType::kBF16, 4, 3.0)),
+        gate_up(random_tensor(ctx, {groups.packed_rows(), 2 * width}, DType::kBF16, 4, 3.0)),
         width(width),
         source(used_source_rows(groups)),
         weight(to_double(groups.weight.rows(0, used()))) {
-    poison_unused_rows(gate_up, groups);
+    poison(rows_after_use(gate_up, groups));
     segments = segments_of(groups);
     quantise_x(ctx, hidden);
     const Shape shape = backward ? Shape{c.experts, hidden, width} : Shape{c.experts, 2 * width, hidden};
@@ -93,7 +93,7 @@ struct Mxfp8SwigluForwardOutputs {
 };
 inline Mxfp8SwigluForwardOutputs forward_outputs(const Context& ctx, const Mxfp8SwigluCase& in) {
   const int64_t rows = in.groups.max_rows();
-  return {ctx.empty({rows, 2 * in.width}, DType::kBF16),
+  return {ctx.empty({in.groups.packed_rows(), 2 * in.width}, DType::kBF16),
           ops::mxfp8_empty(ctx, rows, in.width, 128, {.rows = true, .columns = false}).rows};
 }
 
@@ -141,14 +141,15 @@ inline Matrix<double> without_pads(Matrix<double> m, const Mxfp8SwigluCase& in) 
 }
 
 inline testing::AssertionResult right(const Mxfp8SwigluCase& in, const Mxfp8SwigluForwardOutputs& got) {
-  const auto gate_up = without_pads(to_matrix(got.gate_up.rows(0, in.used())), in), product = without_pads(in.product(), in);
+  if (!all_nan(rows_after_use(got.gate_up, in.groups))) return testing::AssertionFailure() << "gate_up goes past the last row";
+  const auto gate_up = unpacked(got.gate_up, in.groups), product = without_pads(in.product(), in);
   if (auto ok = close("gate_up", gate_up.data, product.data, product.data, kRounded); !ok) return ok;
   const auto act = cpu::ref::scaled_swiglu_forward(gate_up, in.weight, in.source);
   return close("act", decoded(got.act, in.used(), false), act.data, act.data, kQuantised);
 }
 
 inline testing::AssertionResult right(const Mxfp8SwigluCase& in, const Mxfp8SwigluBackwardOutputs& got) {
-  const auto gate_up = without_pads(to_matrix(in.gate_up.rows(0, in.used())), in), d = without_pads(in.product(), in);
+  const auto gate_up = unpacked(in.gate_up, in.groups), d = without_pads(in.product(), in);
   const auto want = cpu::ref::scaled_swiglu_backward(d, gate_up, in.weight, in.source);
   const auto act = cpu::ref::scaled_swiglu_forward(gate_up, in.weight, in.source);
   std::vector<double> parts(want.dweight.size(), 0.0);  // of dweight, whose parts may cancel

@@ -13,7 +13,7 @@ using cpu::ref::Matrix;
 struct SwigluCase {
   ops::Groups groups;
   Tensor x, w;     // [R, H] (dy in backward); [E, 2F, H] forward, [E, H, F] backward
-  Tensor gate_up;  // [R, 2F], of backward
+  Tensor gate_up;  // [P, 2F], of backward
   Tensor bias;     // [E, 2F], of forward; undefined: none
   DType dtype;
   int64_t width;  // F
@@ -24,13 +24,13 @@ struct SwigluCase {
       : groups(groups_of(ctx, c, 1)),
         x(random_tensor(ctx, {groups.max_rows(), hidden}, dtype, 2)),
         w(random_tensor(ctx, backward ? Shape{c.experts, hidden, width} : Shape{c.experts, 2 * width, hidden}, dtype, 3, 0.3)),
-        gate_up(random_tensor(ctx, {groups.max_rows(), 2 * width}, dtype, 4, 3.0)),
+        gate_up(random_tensor(ctx, {groups.packed_rows(), 2 * width}, dtype, 4, 3.0)),
         dtype(dtype),
         width(width),
         source(used_source_rows(groups)),
         weight(to_double(groups.weight.rows(0, used()))) {
     poison_unused_rows(x, groups);
-    poison_unused_rows(gate_up, groups);
+    poison(rows_after_use(gate_up, groups));
   }
   [[nodiscard]] int64_t used() const { return static_cast<int64_t>(source.size()); }
   [[nodiscard]] bool counts(int64_t r) const { return source[static_cast<size_t>(r)] >= 0; }
@@ -69,9 +69,8 @@ inline testing::AssertionResult activation_within(const SwigluCase& in, const Ma
 /// `factor` other than 1: a control, which must fail.
 inline testing::AssertionResult forward_within(const SwigluCase& in, const Tensor& gate_up, const Tensor& act,
                                                double factor = 1.0) {
-  auto stored = to_matrix(gate_up.rows(0, in.used()));
-  for (int64_t r = 0; r < in.used(); ++r)
-    for (int64_t c = 0; !in.counts(r) && c < stored.cols; ++c) stored(r, c) = 0;
+  if (!all_nan(rows_after_use(gate_up, in.groups))) return testing::AssertionFailure() << "gate_up goes past the last row";
+  const auto stored = unpacked(gate_up, in.groups);
   auto want = routed_product(in, false, false), size = routed_product(in, false, true);
   if (in.bias.defined()) {
     cpu::ref::add_grouped_bias(want, to_matrix(in.bias), {}, segments_of(in.groups));
@@ -90,7 +89,7 @@ struct SwigluGradients {
 
   explicit SwigluGradients(const SwigluCase& in) : bound(in.used(), 2 * in.width), dweight_bound(in.weight.size(), 0.0) {
     constexpr double kU = 0x1p-24;
-    const auto g = to_matrix(in.gate_up.rows(0, in.used()));
+    const auto g = unpacked(in.gate_up, in.groups);
     const auto d = routed_product(in, true, false);
     const auto d_bound = product_bound(routed_product(in, true, true), in.x.dim(1), in.dtype, in.dtype);
     want = cpu::ref::scaled_swiglu_backward(d, g, in.weight, in.source);
@@ -122,7 +121,7 @@ inline testing::AssertionResult backward_within(const SwigluCase& in, const Swig
     return result << " in dgate_up";
   if (auto result = within(got.dweight.rows(0, in.used()), gradients.want.dweight, gradients.dweight_bound); !result)
     return result << " in dweight";
-  return activation_within(in, to_matrix(in.gate_up.rows(0, in.used())), got.act, 1.0) << " in act";
+  return activation_within(in, unpacked(in.gate_up, in.groups), got.act, 1.0) << " in act";
 }
 
 }  // namespace cistron::test

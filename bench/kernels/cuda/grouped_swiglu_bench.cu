@@ -20,18 +20,19 @@ void shape(const MlpShape& s, const Entry& d) {
   const int64_t rows = g.rows(), h = s.hidden, f = s.intermediate;
   const DeviceTensor weight(std::vector<float>(static_cast<size_t>(rows), 0.5F));
   const DeviceTensor source(std::vector<int32_t>(static_cast<size_t>(rows), 0));
-  const DeviceTensor token_rows({1, 1}, DType::kI32);
+  const DeviceTensor token_rows({g.total(), 1}, DType::kI32);
   g.groups.weight = weight;
   g.groups.source_row = source;
   g.groups.token_rows = token_rows;
   const DeviceTensor x = randoms({rows, h}, 1), w1 = randoms({s.experts, 2 * f, h}, 2, 0.02F),
                      w2 = randoms({s.experts, h, f}, 3, 0.02F);
-  const DeviceTensor gate_up = randoms({rows, 2 * f}, 4), dgate_up({rows, 2 * f}, DType::kBF16), act({rows, f}, DType::kBF16);
+  const DeviceTensor gate_up = randoms({g.total(), 2 * f}, 4), fc1({rows, 2 * f}, DType::kBF16),
+                     dgate_up({rows, 2 * f}, DType::kBF16), act({rows, f}, DType::kBF16);
   const DeviceTensor dweight({rows}, DType::kF32), partials({ceil_div(f, ops::kSwigluTile), rows}, DType::kF32);
   const double product = 2.0 * static_cast<double>(g.total()) * static_cast<double>(h * f);
   std::vector<Entry> entries{
       d,
-      {"fc1 alone", 2 * product, [&] { cuda::sm90::grouped_gemm_forward(ctx, {x, w1, g.groups, gate_up}); }},
+      {"fc1 alone", 2 * product, [&] { cuda::sm90::grouped_gemm_forward(ctx, {x, w1, g.groups, fc1}); }},
       {"fc1 + SwiGLU", 2 * product, [&] { cuda::grouped_swiglu_forward(ctx, {x, w1, g.groups, gate_up, act}); }},
       {"dgrad of fc2 alone", product, [&] { cuda::sm90::grouped_gemm_dgrad(ctx, {x, w2, g.groups, act}); }},
       {"dgrad of fc2 + SwiGLU", product,

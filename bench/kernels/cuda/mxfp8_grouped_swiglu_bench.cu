@@ -70,9 +70,10 @@ struct Bench {
   test::TestGroups g{uniform_counts(s)};
   int64_t rows = g.rows(), h = s.hidden, f = s.intermediate;
   DeviceTensor weight{std::vector<float>(static_cast<size_t>(rows), 0.5F)}, source{source_rows(g)},
-      token_rows{{1, 1}, DType::kI32};
+      token_rows{{g.total(), 1}, DType::kI32};
   test::RandomMxOperand x = test::random_activation(rows, h, 128, {.elements = {.seed = 1, .scale = 60}});
-  DeviceTensor x_bf16 = randoms({rows, h}, 1), gate_up = randoms({rows, 2 * f}, 4), values{{rows, f}, DType::kBF16};
+  DeviceTensor x_bf16 = randoms({rows, h}, 1), gate_up_rows = randoms({rows, 2 * f}, 4), values{{rows, f}, DType::kBF16};
+  DeviceTensor gate_up{{g.total(), 2 * f}, DType::kBF16};  // those rows, packed
   double product = 2.0 * static_cast<double>(g.total()) * static_cast<double>(h * f);
 
   Bench(const MlpShape& shape, const Entry& dense) : s(shape), d(dense) {
@@ -85,20 +86,28 @@ struct Bench {
     return test::random_weight(s.experts, n, k, 128, sections, {.elements = {.seed = 2, .scale = 60}, .smallest_exponent = 112});
   }
 
+  void pack() {
+    const auto row = static_cast<size_t>(4 * f);
+    auto* to = static_cast<std::byte*>(gate_up.get().raw());
+    const auto* from = static_cast<const std::byte*>(gate_up_rows.get().raw());
+    for (size_t e = 0; e < g.counts.size(); to += row * g.counts[e++])
+      CISTRON_CUDA_CHECK(cudaMemcpy(to, from + row * g.starts[e], row * g.counts[e], cudaMemcpyDeviceToDevice));
+  }
+
   void forward() {
     const test::RandomMxOperand w = weights(2 * f, h, 2);
-    const DeviceTensor w_bf16 = randoms({s.experts, 2 * f, h}, 2, 0.02F), parts_gate_up({rows, 2 * f}, DType::kBF16);
+    const DeviceTensor w_bf16 = randoms({s.experts, 2 * f, h}, 2, 0.02F);
     const Operand act(rows, f), parts_act(rows, f);
     const ops::MxTensor quantised{.rows = parts_act.view, .columns = {}};
     const auto fused = [&] { ops::mxfp8_grouped_swiglu_forward(ctx, {x.operand, w.operand, g.groups, gate_up, act.view}); };
     const auto parts = [&] {
-      ops::mxfp8_grouped_gemm(ctx, {x.operand, w.operand, g.groups, parts_gate_up});
-      ops::scaled_swiglu_forward(ctx, {parts_gate_up, g.groups, values});
+      ops::mxfp8_grouped_gemm(ctx, {x.operand, w.operand, g.groups, gate_up_rows});
+      ops::scaled_swiglu_forward(ctx, {gate_up_rows, g.groups, values});
       ops::mxfp8_quantize(ctx, {.x = values, .out = quantised, .starts = g.groups.starts});
     };
     fused();
     parts();
-    test::RefProduct reference = test::ref_product(test::ref_operand(x.operand), test::ref_operand(w.operand), gate_up, g);
+    test::RefProduct reference = test::ref_product(test::ref_operand(x.operand), test::ref_operand(w.operand), gate_up_rows, g);
     reference.k = h;
     const auto error = test::deviation(reference, 20000);
     fmt::print("{:16} forward: {} bytes of act differ; gate_up errs by {:.1e}\n", s.name, unequal(act, parts_act),
@@ -107,7 +116,7 @@ struct Bench {
         d,
         {"bf16 fc1 + SwiGLU", 2 * product,
          [&] { cuda::grouped_swiglu_forward(ctx, {x_bf16, w_bf16, g.groups, gate_up, values}); }},
-        {"mxfp8 fc1 alone", 2 * product, [&] { ops::mxfp8_grouped_gemm(ctx, {x.operand, w.operand, g.groups, parts_gate_up}); }},
+        {"mxfp8 fc1 alone", 2 * product, [&] { ops::mxfp8_grouped_gemm(ctx, {x.operand, w.operand, g.groups, gate_up_rows}); }},
         {"mxfp8 fc1, SwiGLU, quantise", 2 * product, parts},
         {"mxfp8 fc1 + SwiGLU + quantise", 2 * product, fused}};
     take_turns(entries, 9);
@@ -120,19 +129,27 @@ struct Bench {
                        dweight({rows}, DType::kF32);
     const DeviceTensor d_values({rows, f}, DType::kBF16), partials({f / 128, rows}, DType::kF32),
         wide({ceil_div(f, ops::kSwigluTile), rows}, DType::kF32);
-    test::fill(gate_up, {.seed = 4});
+    test::fill(gate_up_rows, {.seed = 4});
+    pack();
     const Operand along(rows, 2 * f), turned(2 * f, rows), act(f, rows), parts_along(rows, 2 * f), parts_turned(2 * f, rows),
         parts_act(f, rows);
     const ops::MxTensor grads{along.view, turned.view}, parts_grads{parts_along.view, parts_turned.view},
         quantised{.rows = {}, .columns = parts_act.view};
-    const ops::Mxfp8GroupedSwigluBackward args{x.operand, w.operand, gate_up,  g.groups, grads,
-                                               act.view,  dweight,   d_values, {},       partials};
+    const ops::Mxfp8GroupedSwigluBackward args{.dy = x.operand,
+                                               .w = w.operand,
+                                               .gate_up = gate_up,
+                                               .groups = g.groups,
+                                               .dgate_up = grads,
+                                               .act = act.view,
+                                               .dweight = dweight,
+                                               .d = d_values,
+                                               .partials = partials};
     const auto fused = [&] { cuda::mxfp8_grouped_swiglu_backward(ctx, args); };
     const auto parts = [&] {
       ops::mxfp8_grouped_gemm(ctx, {x.operand, w.operand, g.groups, values});
-      ops::scaled_swiglu_backward(ctx, {values, gate_up, g.groups, dgate_up, dweight});
+      ops::scaled_swiglu_backward(ctx, {values, gate_up_rows, g.groups, dgate_up, dweight});
       ops::mxfp8_quantize(ctx, {.x = dgate_up, .out = parts_grads, .starts = g.groups.starts});
-      ops::scaled_swiglu_forward(ctx, {gate_up, g.groups, values});
+      ops::scaled_swiglu_forward(ctx, {gate_up_rows, g.groups, values});
       ops::mxfp8_quantize(ctx, {.x = values, .out = quantised, .starts = g.groups.starts});
     };
     fused();

@@ -31,19 +31,21 @@ void zero_pad_rows(Context& ctx, const ops::Groups& groups, const Tensor& tensor
   });
 }
 
+/// Row `i` of a tile.
 template <class T>
-SwigluRow<T> swiglu_row(const Tensor& gate_up, const ops::Groups& groups, int64_t r, Range columns) {
+SwigluRow<T> swiglu_row(const Tensor& gate_up, const ops::Groups& groups, const RowTile& tile, int64_t i, Range columns) {
   const int64_t width = gate_up.dim(1) / 2;
-  const T* row = gate_up.data<T>() + r * 2 * width + columns.begin;
-  return {row, row + width, groups.weight.data<float>()[r], columns.count};
+  const T* row = gate_up.data<T>() + (tile.packed + i) * 2 * width + columns.begin;
+  return {row, row + width, groups.weight.data<float>()[tile.rows.begin + i], columns.count};
 }
 
 template <class T>
 void forward_tile(const ops::GroupedSwigluForward& args, const RowTile& tile, Range columns) {
   const int64_t width = args.act.dim(1), hidden = args.x.dim(1);
-  const RowProduct product{.x = args.x.raw(),
+  const Range rows{0, tile.rows.count};
+  const RowProduct product{.x = offset(args.x, tile.rows.begin * hidden),
                            .w = offset(args.w, tile.expert * 2 * width * hidden),
-                           .y = args.gate_up.raw(),
+                           .y = offset(args.gate_up, tile.packed * 2 * width),
                            .n = 2 * width,
                            .k = hidden,
                            .transpose_w = true,
@@ -51,13 +53,13 @@ void forward_tile(const ops::GroupedSwigluForward& args, const RowTile& tile, Ra
                            .out = args.x.dtype()};
   const RowBias bias = RowBias::of({.values = args.bias}, args.groups, tile.expert);
   if (columns.count == width) {
-    row_product(product, bias, tile.rows, {0, 2 * width});  // gate and up are neighbours
+    row_product(product, bias, rows, {0, 2 * width});  // gate and up are neighbours
   } else {
-    row_product(product, bias, tile.rows, columns);
-    row_product(product, bias, tile.rows, {width + columns.begin, columns.count});
+    row_product(product, bias, rows, columns);
+    row_product(product, bias, rows, {width + columns.begin, columns.count});
   }
-  for (int64_t r = tile.rows.begin; r < tile.rows.begin + tile.rows.count; ++r)
-    swiglu_row<T>(args.gate_up, args.groups, r, columns).forward(args.act.data<T>() + r * width + columns.begin);
+  T* act = args.act.data<T>() + tile.rows.begin * width + columns.begin;
+  for (int64_t i = 0; i < rows.count; ++i) swiglu_row<T>(args.gate_up, args.groups, tile, i, columns).forward(act + i * width);
 }
 
 /// The tile of d lies where act will.
@@ -72,8 +74,9 @@ void backward_tile(const ops::GroupedSwigluBackward& args, const RowTile& tile, 
                            .in = args.dy.dtype(),
                            .out = args.dy.dtype()};
   row_product(product, tile.rows, columns);
-  for (int64_t r = tile.rows.begin; r < tile.rows.begin + tile.rows.count; ++r) {
-    const auto row = swiglu_row<T>(args.gate_up, args.groups, r, columns);
+  for (int64_t i = 0; i < tile.rows.count; ++i) {
+    const int64_t r = tile.rows.begin + i;
+    const auto row = swiglu_row<T>(args.gate_up, args.groups, tile, i, columns);
     T* act = args.act.data<T>() + r * width + columns.begin;
     T* dgate = args.dgate_up.data<T>() + r * 2 * width + columns.begin;
     dweight[r] = row.backward(act, dgate, dgate + width, act);

@@ -78,10 +78,9 @@ struct AddF32 : StoreF32 {
   }
 };
 
-/// Piece `number` of what this warp stores, through its kBuffers pieces of shared memory in turn.
+/// Piece `number` of what this warp stores, in its kBuffers pieces of shared memory in turn: where it lies there.
 template <class Format, int kBuffers, class Value>
-__device__ __forceinline__ void store_piece(const CUtensorMap* map, device::BoxStart at, uint32_t staging, int number,
-                                            const Value* values) {
+__device__ __forceinline__ uint32_t stage_piece(uint32_t staging, int number, const Value* values) {
   const int lane = device::lane_index();
   const uint32_t buffer = staging + number % kBuffers * kPieceBytes;
   if (lane == 0) device::wait_stores_read<kBuffers - 1>();
@@ -89,7 +88,15 @@ __device__ __forceinline__ void store_piece(const CUtensorMap* map, device::BoxS
   Format::write(buffer, values, lane);
   device::fence_async_proxy();
   __syncwarp();
-  if (lane == 0) {
+  return buffer;
+}
+
+/// ... and to global memory.
+template <class Format, int kBuffers, class Value>
+__device__ __forceinline__ void store_piece(const CUtensorMap* map, device::BoxStart at, uint32_t staging, int number,
+                                            const Value* values) {
+  const uint32_t buffer = stage_piece<Format, kBuffers>(staging, number, values);
+  if (device::lane_index() == 0) {
     Format::store(map, at, buffer);
     device::commit_stores();
   }

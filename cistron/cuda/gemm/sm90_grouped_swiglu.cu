@@ -15,7 +15,7 @@ void grouped_swiglu_forward(Context& ctx, const ops::GroupedSwigluForward& args)
   p.k = narrow<int>(args.x.dim(1));
   p.b_step = narrow<int>(width);
   launch<Mainloop, SwigluForward, false>(
-      ctx, p, {output_map(args.gate_up, 2), output_map(args.act, 1), args.groups.weight.data<float>()});
+      ctx, p, {packed_output(args.gate_up), output_map(args.act, 1), args.groups.weight.data<float>()});
 }
 
 void grouped_swiglu_backward(Context& ctx, const ops::GroupedSwigluBackward& args) {

@@ -14,7 +14,7 @@ void mxfp8_grouped_swiglu_forward(Context& ctx, const ops::Mxfp8GroupedSwigluFor
   p.b_step = narrow<int>(width);
   launch<Mainloop, Mxfp8SwigluForward, false>(
       ctx, p,
-      {output_map(args.gate_up, 2), output_map(args.act.elements, 1), args.groups.weight.data<float>(),
+      {packed_output(args.gate_up), output_map(args.act.elements, 1), args.groups.weight.data<float>(),
        args.act.scales.data<uint8_t>(), narrow<int>(args.act.scales.dim(1))});
 }
 

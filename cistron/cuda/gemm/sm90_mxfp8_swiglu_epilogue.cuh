@@ -32,7 +32,8 @@ struct Mxfp8SwigluForward {
   static constexpr int kBarriers = 0;
 
   struct Args {
-    CUtensorMap gate_up, act;
+    PackedOutput gate_up;
+    CUtensorMap act;
     const float* weight;
     uint8_t* scales;  // of act
     int scale_pitch;
@@ -49,11 +50,11 @@ struct Mxfp8SwigluForward {
 #pragma unroll
     for (int piece = 0; piece < 2; ++piece) {
       uint32_t gate[16];
-      const device::BoxStart at{tile.column + 64 * piece, rows.first, 0};
+      const int column = tile.column + 64 * piece;
       SwigluForward::pack(gate, d + 32 * piece);
-      store_piece<StorePairs, kBuffers>(&args.gate_up, at, staging, 2 * piece, gate);
+      store_packed<kBuffers>(args.gate_up, rows, column, 0, staging, 2 * piece, gate);
       SwigluForward::pack(act[piece], d + 32 * piece + 64);
-      store_piece<StorePairs, kBuffers>(&args.gate_up, {at.column, at.row, 1}, staging, 2 * piece + 1, act[piece]);
+      store_packed<kBuffers>(args.gate_up, rows, column, 1, staging, 2 * piece + 1, act[piece]);
       StorePairs::read(staging, gate, device::lane_index());
       StorePairs::read(staging + kPieceBytes, act[piece], device::lane_index());
       SwigluForward::activate(rows, gate, act[piece]);

@@ -75,6 +75,7 @@ struct Tile {
   int expert;   // below 0: there are no more
   int row;      // first row, of A and of out
   int rows;     // from there on, how many count; none where the tile is not stored
+  int packed;   // the first row's place in a packed tensor, where the rows are by expert
   int n;        // first row of B
   int section;  // of out's columns
   int column;   // first of out, in its section
@@ -103,6 +104,7 @@ class TileWalk {
     tile.expert = expert_;
     tile.row = (kRagged ? 0 : start_) + local;
     tile.rows = wanted < n_tiles ? m - local : 0;
+    tile.packed = packed_ + local;
     tile.section = extent_.sections == 1 ? 0 : n / section_tiles;
     tile.column = (n - tile.section * section_tiles) * kTileN;
     tile.n = tile.section * extent_.n + tile.column;
@@ -117,10 +119,11 @@ class TileWalk {
   /// Reads global memory only where an expert begins.
   CISTRON_HOST_DEVICE void find_expert() {
     if (expert_ >= 0 && pair_ < ends_[expert_]) return;
-    do ++expert_;
-    while (pair_ >= ends_[expert_]);
+    do {
+      packed_ += count_;
+      count_ = extent_.rows_of(++expert_);
+    } while (pair_ >= ends_[expert_]);
     start_ = extent_.start_of(expert_);
-    count_ = extent_.rows_of(expert_);
   }
 
   const Extent& extent_;
@@ -131,6 +134,7 @@ class TileWalk {
   int expert_ = -1;
   int start_ = 0;
   int count_ = 0;
+  int packed_ = 0;  // rows of the experts before
 };
 
 }  // namespace cistron::cuda::sm90

@@ -1,10 +1,12 @@
 #pragma once
 // Epilogues of the two products beside SwiGLU (`ops/grouped_swiglu.h`): what becomes of a tile of [gate, up] = x w^T, and of a
 // tile of d = dy w. Tensors [R, 2F] are seen as [2, R, F], so that a box never crosses from gate to up or goes past F. A warp
-// works on its own 16 rows, 64 columns at a time.
+// works on its own 16 rows, 64 columns at a time. gate_up is packed: what lies behind an expert's last row there is the next
+// one's.
 #include "cistron/cuda/device/mbarrier.cuh"
 #include "cistron/cuda/device/sigmoid.cuh"
 #include "cistron/cuda/gemm/sm90_epilogue.cuh"
+#include "cistron/cuda/gemm/sm90_launch.cuh"
 #include "cistron/cuda/gemm/sm90_tile.cuh"
 
 namespace cistron::cuda::sm90 {
@@ -16,14 +18,20 @@ __device__ __forceinline__ float high(uint32_t pair) { return __uint_as_float(pa
 
 /// A thread's two rows of a tile: pairs of registers alternate between them. Rows past the expert's last one give zeros.
 struct ThreadRows {
-  int first;  // the warp's
+  int first;   // the warp's
+  int packed;  // its place in gate_up
+  int count;   // how many there are from it on, none or less where there are none
   uint32_t mask[2];
   float weight[2];
 
-  __device__ ThreadRows(const Tile& tile, const float* weights) : first(tile.row + device::warp_index() * kPieceRows) {
+  __device__ ThreadRows(const Tile& tile, const float* weights) {
+    const int before = device::warp_index() * kPieceRows;
+    first = tile.row + before;
+    packed = tile.packed + before;
+    count = tile.rows - before;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const bool counts = at(half) < tile.row + tile.rows;
+      const bool counts = at(half) - first < count;
       mask[half] = counts ? ~0U : 0U;
       weight[half] = counts ? __ldg(weights + at(half)) : 0.0F;
     }
@@ -55,6 +63,45 @@ struct StorePairs {
   }
 };
 
+/// gate_up as the forward writes it.
+struct PackedOutput {
+  CUtensorMap map;
+  uint16_t* data;  // [P, 2 width]
+  int width;
+};
+inline PackedOutput packed_output(const Tensor& gate_up) {
+  return {output_map(gate_up, 2), static_cast<uint16_t*>(gate_up.raw()), narrow<int>(gate_up.dim(1) / 2)};
+}
+
+/// The first `count` rows of a staged piece, fewer than a box has, without touching the others: no box can.
+__device__ __forceinline__ void store_rows(const PackedOutput& out, device::BoxStart at, int count, uint32_t piece) {
+#pragma unroll 1
+  for (int i = device::lane_index(); i < 8 * count; i += device::kWarp) {
+    const int row = i / 8, chunk = i % 8, column = at.column + 8 * chunk;
+    if (column >= out.width) continue;
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(chunk_address(piece, row, chunk))
+                 : "memory");
+    *reinterpret_cast<uint4*>(out.data + (2 * static_cast<int64_t>(at.row + row) + at.outermost) * out.width + column) = v;
+  }
+  __syncwarp();
+}
+
+/// Piece `number` of what this warp stores: a box, or an expert's last rows one by one.
+template <int kBuffers>
+__device__ __forceinline__ void store_packed(const PackedOutput& out, const ThreadRows& rows, int column, int section,
+                                             uint32_t staging, int number, const uint32_t* pairs) {
+  const uint32_t buffer = stage_piece<StorePairs, kBuffers>(staging, number, pairs);
+  const device::BoxStart at{column, rows.packed, section};
+  if (rows.count < kPieceRows) store_rows(out, at, rows.count, buffer);
+  if (device::lane_index() == 0) {
+    if (rows.count >= kPieceRows) device::store_box(&out.map, at, buffer);
+    device::commit_stores();  // perhaps of nothing: pieces are counted in groups
+  }
+}
+
 /// gate_up = d, act = silu(gate) up weight. Columns [0, 128) of the tile are gate, the others the same columns of up.
 struct SwigluForward {
   static constexpr int kTileColumns = 128;  // of F
@@ -62,7 +109,8 @@ struct SwigluForward {
   static constexpr int kBarriers = 0;
 
   struct Args {
-    CUtensorMap gate_up, act;
+    PackedOutput gate_up;
+    CUtensorMap act;
     const float* weight;
   };
 
@@ -75,15 +123,15 @@ struct SwigluForward {
 #pragma unroll
     for (int piece = 0; piece < 2; ++piece) {
       uint32_t gate[16], up[16];
-      const device::BoxStart at{tile.column + 64 * piece, rows.first, 0};
+      const int column = tile.column + 64 * piece;
       pack(gate, d + 32 * piece);
-      store_piece<StorePairs, kBuffers>(&args.gate_up, at, staging, 3 * piece, gate);
+      store_packed<kBuffers>(args.gate_up, rows, column, 0, staging, 3 * piece, gate);
       pack(up, d + 32 * piece + 64);
-      store_piece<StorePairs, kBuffers>(&args.gate_up, {at.column, at.row, 1}, staging, 3 * piece + 1, up);
+      store_packed<kBuffers>(args.gate_up, rows, column, 1, staging, 3 * piece + 1, up);
       StorePairs::read(staging + 3 * piece % kBuffers * kPieceBytes, gate, device::lane_index());
       StorePairs::read(staging + (3 * piece + 1) % kBuffers * kPieceBytes, up, device::lane_index());
       activate(rows, gate, up);
-      store_piece<StorePairs, kBuffers>(&args.act, at, staging, 3 * piece + 2, up);
+      store_piece<StorePairs, kBuffers>(&args.act, {column, rows.first, 0}, staging, 3 * piece + 2, up);
     }
   }
 
@@ -130,7 +178,7 @@ struct SwigluBackward {
     device::load_box(gate + kPieceBytes, &args.gate_up, {column, row, 1}, barrier);
   }
   __device__ static void begin(const Args& args, const Tile& tile, uint32_t staging, uint32_t barriers) {
-    const int row = tile.row + device::warp_index() * kPieceRows;
+    const int row = tile.packed + device::warp_index() * kPieceRows;
     if (device::lane_index() != 0) return;
     device::wait_stores_read<0>();
     load(args, tile, row, 0, staging, barriers);
@@ -148,7 +196,7 @@ struct SwigluBackward {
       const uint32_t gate = staging + piece % 2 * 2 * kPieceBytes;
       device::barrier_wait(barriers + 8 * (piece % 2), piece / 2);
       if (lane == 0) device::wait_stores_read<0>();  // the last piece's
-      if (lane == 0 && piece > 0 && piece + 1 < kPieces) load(args, tile, rows.first, piece + 1, staging, barriers);
+      if (lane == 0 && piece > 0 && piece + 1 < kPieces) load(args, tile, rows.packed, piece + 1, staging, barriers);
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < 8; i += 2) differentiate(rows, d + 32 * piece + 4 * i, gate, act, i, lane, dweight);

@@ -16,10 +16,11 @@ using Value = __nv_bfloat16;
 
 struct SwigluBackwardArgs {
   const Value* d;        // [rows, width]
-  const Value* gate_up;  // [rows, 2 width]
+  const Value* gate_up;  // [P, 2 width]
   const int32_t* source_row;
   const float* weight;
-  const int32_t* end;  // rows from *end on are left alone
+  const int32_t *starts, *counts;  // rows from starts[experts] on are left alone
+  int experts;
   int64_t rows, width;
   QuantCopy dgate_up, dgate_up_turned, act_turned;
   float* partials;  // [tiles of columns, rows]
@@ -52,12 +53,21 @@ __device__ __forceinline__ uint4 magnitudes(const uint4& a) {
 }
 __device__ __forceinline__ uint32_t largest(const uint4& a) { return __vmaxu2(__vmaxu2(a.x, a.y), __vmaxu2(a.z, a.w)); }
 
-/// Starts the copies; pad rows become zeros, which give zeros.
-__device__ __forceinline__ void load(const SwigluBackwardArgs& args, Shared& shared, int64_t row, int64_t column) {
+/// The place in a packed tensor of a row in use. By a warp.
+__device__ __forceinline__ int packed_place(const SwigluBackwardArgs& args, int row) {
+  int before = 0;
+  for (int e = device::lane_index(); e < args.experts; e += device::kWarp)
+    before += min(max(row - __ldg(args.starts + e), 0), __ldg(args.counts + e));
+  return __reduce_add_sync(~0U, before);
+}
+
+/// Starts the copies; pad rows become zeros, which give zeros. `packed`: the place of `row`.
+__device__ __forceinline__ void load(const SwigluBackwardArgs& args, Shared& shared, int64_t row, int64_t packed,
+                                     int64_t column) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const bool inside = __ldg(args.source_row + row + i) >= 0;
-    const Value* gate = args.gate_up + (row + i) * 2 * args.width + column;
+    const Value* gate = args.gate_up + (packed + i) * 2 * args.width + column;
     const auto copy = [&](int tensor, const Value* from) {
       device::copy_16(device::shared_address(&shared.values[tensor].rows[i][threadIdx.x]), from, inside);
     };
@@ -157,9 +167,9 @@ __global__ void __launch_bounds__(kQuantThreads, 2) swiglu_backward_kernel(const
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const QuantThread me;
   const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kQuantTile, column0 = static_cast<int64_t>(blockIdx.x) * kQuantTile;
-  if (row0 >= __ldg(args.end)) return;
+  if (row0 >= __ldg(args.starts + args.experts)) return;
   const int64_t row = row0 + me.row, column = column0 + me.column;
-  load(args, shared, row, column);
+  load(args, shared, row, packed_place(args, static_cast<int>(row0)) + me.row, column);
   device::wait<0>();
   uint4 columns[3] = {};
 #pragma unroll 2
@@ -190,7 +200,9 @@ void mxfp8_swiglu_backward(Context& ctx, const ops::Mxfp8GroupedSwigluBackward& 
                                   .gate_up = static_cast<const Value*>(args.gate_up.raw()),
                                   .source_row = args.groups.source_row.data<int32_t>(),
                                   .weight = args.groups.weight.data<float>(),
-                                  .end = args.groups.starts.data<int32_t>() + args.groups.num_experts(),
+                                  .starts = args.groups.starts.data<int32_t>(),
+                                  .counts = args.groups.counts.data<int32_t>(),
+                                  .experts = narrow<int>(args.groups.num_experts()),
                                   .rows = args.d.dim(0),
                                   .width = args.d.dim(1),
                                   .dgate_up = quant_copy(args.dgate_up.rows),
