@@ -3,6 +3,7 @@
 #include "cistron/ops/rms_norm.h"
 #include "tests/cuda/support.h"
 #include "tests/ops/mxfp8_support.h"
+#include "tests/ops/routing_support.h"
 
 namespace cistron::test {
 namespace {
@@ -52,6 +53,28 @@ TEST_P(CudaMxfp8Quantize, GathersRows) {
 TEST_P(CudaMxfp8Quantize, LeavesRowsPastTheSegmentsAlone) {
   const Tensor x = mxfp8_values(cpu_, {GetParam().rows + 256, GetParam().depth}, GetParam().dtype, 44);
   expect_same(x, {}, tensor_of(cpu_, {3}, DType::kI32, {0, 128, 128}));
+}
+
+struct RoutedCase {
+  int64_t tokens, top_k, experts;
+  int32_t first_expert;  // whose rows are here, with those of the `here` - 1 next
+  int64_t here;
+  Choice choice = Choice::kRandom;
+};
+
+/// Tokens in the order of their experts; some rows are on other ranks, some experts have none.
+TEST_P(CudaMxfp8Quantize, GathersRoutedRows) {
+  const RoutedCase cases[] = {{300, 1, 4, 0, 4},   {517, 2, 8, 0, 8, Choice::kLastExpertEmpty},
+                              {129, 8, 64, 0, 64}, {200, 8, 16, 3, 5},
+                              {64, 11, 12, 2, 9},  {70, 2, 8, 40, 4},
+                              {1, 3, 3, 0, 3},     {300, 2, 3, 0, 3, Choice::kAllToLast}};
+  for (const RoutedCase& c : cases) {
+    SCOPED_TRACE(fmt::format("{} tokens, {} of {} experts from {} on", c.tokens, c.top_k, c.experts, c.first_expert));
+    const Tensor experts = random_choices(cpu_, c.tokens, c.top_k, c.experts, c.choice, 71);
+    const Tensor weights = random_tensor(cpu_, experts.shape(), DType::kF32, 72);
+    const ops::Groups groups = make_groups(cpu_, experts, c.here, weights, 128, 3, c.first_expert);
+    expect_same(mxfp8_values(cpu_, {c.tokens, GetParam().depth}, GetParam().dtype, 73), groups.source_row, groups.starts);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CudaMxfp8Quantize,

@@ -18,7 +18,20 @@ __device__ __forceinline__ uint32_t e4m3_pair(float first, float second) {
 }
 
 __device__ __forceinline__ uint32_t e4m3_four(float a, float b, float c, float d) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t four;  // in one asm, so that the second conversion keeps the first's bytes
+  asm("{\n"
+      ".reg .b16 low, high;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+      "mov.b32 %0, {low, high};\n"
+      "}"
+      : "=r"(four)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return four;
+#else
   return __byte_perm(e4m3_pair(a, b), e4m3_pair(c, d), 0x5410);
+#endif
 }
 
 }  // namespace cistron::cuda

@@ -16,13 +16,18 @@ void quantize(Context& ctx, const ops::Mxfp8Quantize& args) {
                    .width = args.x.dim(1),
                    .row_wise = quant_copy(args.out.rows),
                    .turned = quant_copy(args.out.columns)};
+  const auto tiles = narrow<uint32_t>(ceil_div(kernel.width, kQuantTile));
+  // A gather goes down one column of tiles after the other, so that what it reads again is in the L2 cache.
+  const dim3 grid(gathers ? 1 : tiles, narrow<uint32_t>(ceil_div(kernel.rows, kQuantTile)), gathers ? tiles : 1);
+  CISTRON_CHECK(grid.y < 65536 && grid.z < 65536, "[mxfp8_quantize] [{}, {}] is more than one launch takes", kernel.rows,
+                kernel.width);
+  if (tiles * grid.y == 0) return;
   if (gathers) kernel.source_row = args.source_row.data<int32_t>();
+  CISTRON_CHECK(reinterpret_cast<uintptr_t>(kernel.source_row) % sizeof(int4) == 0, "[mxfp8_quantize] source_row begins at {}",
+                fmt::ptr(kernel.source_row));
   if (args.starts.defined()) kernel.end = args.starts.data<int32_t>() + args.starts.dim(0) - 1;
-  const int64_t group = args.out.rows.defined() ? args.out.rows.group : args.out.columns.group;
-  const dim3 grid(narrow<uint32_t>(ceil_div(kernel.width, kQuantTile)), narrow<uint32_t>(ceil_div(kernel.rows, kQuantTile)));
-  CISTRON_CHECK(grid.y < 65536, "[mxfp8_quantize] {} rows are more than one launch takes", kernel.rows);
-  if (grid.x * grid.y == 0) return;
   if (args.rstd.defined()) kernel.rstd = args.rstd.data<float>(), kernel.norm_weight = args.norm_weight.data<float>();
+  const int64_t group = args.out.rows.defined() ? args.out.rows.group : args.out.columns.group;
   const auto run = args.rstd.defined() ? mxfp8_quantize_kernel<T, 128, true>
                    : group == 128      ? mxfp8_quantize_kernel<T, 128>
                                        : mxfp8_quantize_kernel<T, 32>;

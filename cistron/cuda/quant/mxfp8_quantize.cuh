@@ -37,115 +37,126 @@ struct QuantArgs {
   QuantCopy turned;
 };
 
+/// The thread's block; zeros where no row is. Without pad rows all loads are on their way before the first is used.
 template <class T>
 __device__ __forceinline__ void load_block(const QuantArgs& args, const QuantThread& me, int64_t row0, int64_t column0,
                                            Octet<T> (&x)[8]) {
-  const T* source = static_cast<const T*>(args.x) + column0 + me.column;
-  if (column0 + me.column >= args.width) return;
+  const auto* source = reinterpret_cast<const uint8_t*>(static_cast<const T*>(args.x) + column0 + me.column);
+  const auto pitch = static_cast<int32_t>(args.width) * static_cast<int32_t>(sizeof(T));
+  const auto load = [&](int i, int32_t row) { x[i].load(reinterpret_cast<const T*>(source + int64_t{row} * pitch)); };
+  const int32_t row = static_cast<int32_t>(row0) + me.row;
+  const bool inside = static_cast<int32_t>(column0) + me.column < static_cast<int32_t>(args.width);
+  const int32_t left = inside ? static_cast<int32_t>(args.rows) - row : 0;
+  const bool gathers = args.source_row != nullptr;
+  int4 low = {row, row + 1, row + 2, row + 3}, high = {row + 4, row + 5, row + 6, row + 7};
+  if (gathers && left >= 8) {
+    low = __ldg(reinterpret_cast<const int4*>(args.source_row + row));
+    high = __ldg(reinterpret_cast<const int4*>(args.source_row + row) + 1);
+  }
+  const int32_t from[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  if (left >= 8 && min(min(min(low.x, low.y), min(low.z, low.w)), min(min(high.x, high.y), min(high.z, high.w))) >= 0) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    int64_t row = row0 + me.row + i;
-    if (row >= args.rows) continue;
-    if (args.source_row != nullptr) row = __ldg(args.source_row + row);
-    if (row >= 0) x[i].load(source + row * args.width);
+    for (int i = 0; i < 8; ++i) load(i, from[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x[i] = {};
+      const int32_t at = i >= left ? -1 : gathers && left < 8 ? __ldg(args.source_row + row + i) : from[i];
+      if (at >= 0) load(i, at);
+    }
   }
 }
 
-/// Scales of eight rows whose amax is spread over kGroup / 8 lanes; one lane of these stores them.
-template <int kGroup>
-__device__ __forceinline__ void row_scales(uint32_t (&amax)[8], const QuantThread& me, const QuantCopy& out, int64_t row0,
-                                           int64_t column0, int64_t width, float (&inverse)[8]) {
-  uint32_t bytes[2] = {};
+/// The row-wise copy of the thread's block, whose rows' amax is spread over kGroup / 8 lanes. Each of these makes the scales of
+/// one row or two.
+template <int kGroup, class T>
+__device__ __forceinline__ void store_rows(const QuantArgs& args, const QuantThread& me, int64_t row0, int64_t column0,
+                                           Magnitudes<T> amax, const Octet<T> (&x)[8]) {
+  constexpr int kTeam = kGroup == 128 ? 8 : 4;
+  const QuantCopy& out = args.row_wise;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
+  for (int step = kGroup / 16; step > 0; step /= 2) amax.raise_across(step);
+  const bool inside = column0 + me.column < args.width;
+  uint8_t* scales = out.scales + (column0 + me.column) / kGroup * out.scale_pitch + row0 + me.row;
+  uint8_t* elements = out.elements + (row0 + me.row) * out.pitch + column0 + me.column;
+  const int rows = inside ? static_cast<int>(args.rows) - static_cast<int>(row0) - me.row : 0;
 #pragma unroll
-    for (int step = kGroup / 16; step > 0; step /= 2) amax[i] = max(amax[i], __shfl_xor_sync(0xffffffffU, amax[i], step));
-    const uint8_t scale = ops::e8m0_from_amax(amax[i]);
-    inverse[i] = ops::e8m0_inverse(scale);
-    bytes[i / 4] |= static_cast<uint32_t>(scale) << (i % 4 * 8);
+  for (int first = 0; first < 8; first += kTeam) {
+    const int mine = first + me.lane % kTeam;
+    const uint8_t scale = ops::e8m0_from_amax(amax[mine]);
+    const float inverse = ops::e8m0_inverse(scale);
+    if (inside && me.column % kGroup < kTeam * 8) scales[mine] = scale;
+#pragma unroll
+    for (int i = 0; i < kTeam; ++i) {
+      const float s = __shfl_sync(0xffffffffU, inverse, i, kTeam);
+      const uint2 bytes = encoded(x[first + i].scaled(Octet<T>::repeated(s)));
+      if (first + i < rows)
+        *reinterpret_cast<uint2*>(elements + uint64_t{static_cast<uint32_t>(first + i)} * static_cast<uint32_t>(out.pitch)) =
+            bytes;
+    }
   }
-  if (me.column % kGroup == 0 && column0 + me.column < width)
-    *reinterpret_cast<uint2*>(out.scales + (column0 + me.column) / kGroup * out.scale_pitch + row0 + me.row) = {bytes[0],
-                                                                                                                bytes[1]};
 }
 
-/// The amax of each column over a warp's 16 rows; eight columns are two 16-byte words, 16 of them side by side, so that no bank
-/// waits.
-struct ColumnAmax {
-  uint4 words[8][2][16];
+/// The columns' amax, of the rows of each warp, and what values are multiplied by.
+template <class T, int kGroup>
+struct ColumnScales {
+  static constexpr int kWarps = kGroup / 16, kGroups = kQuantTile / kGroup;
+  typename Magnitudes<T>::Bits amax[8][kQuantTile];
+  T inverse[kGroups][kQuantTile];
 
-  __device__ __forceinline__ void put(uint32_t (&column)[8], const QuantThread& me) {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) column[j] = max(column[j], __shfl_xor_sync(0xffffffffU, column[j], 16));
+  __device__ __forceinline__ void put(Magnitudes<T> columns, const QuantThread& me) {
+    columns.raise_across(16);
     if (me.half != 0) return;
-    words[me.warp][0][me.lane] = {column[0], column[1], column[2], column[3]};
-    words[me.warp][1][me.lane] = {column[4], column[5], column[6], column[7]};
+    auto* words = reinterpret_cast<uint4*>(&amax[me.warp][me.column]);
+#pragma unroll
+    for (int w = 0; w < columns.kWords; w += 4)
+      words[w / 4] = {columns.words[w], columns.words[w + 1], columns.words[w + 2], columns.words[w + 3]};
   }
-  /// After a barrier: of the thread's eight columns over warps [first, first + count).
-  template <int kCount>
-  __device__ __forceinline__ void get(uint32_t (&column)[8], const QuantThread& me, int first) const {
+  /// After a barrier: by a thread for each column and group of rows.
+  __device__ __forceinline__ void make(const QuantCopy& out, int64_t row0, int64_t column0) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) column[j] = 0;
-#pragma unroll 4  // all eight at once take more than 64 registers
-    for (int w = 0; w < kCount; ++w)
+    for (int first = 0; first < kGroups * kQuantTile; first += kQuantThreads) {
+      const int i = first + static_cast<int>(threadIdx.x), group = i / kQuantTile, column = i % kQuantTile;
+      if (group == kGroups) return;
+      uint32_t largest = 0;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint4 four = words[first + w][i][me.column / 8];
-        column[4 * i] = max(column[4 * i], four.x);
-        column[4 * i + 1] = max(column[4 * i + 1], four.y);
-        column[4 * i + 2] = max(column[4 * i + 2], four.z);
-        column[4 * i + 3] = max(column[4 * i + 3], four.w);
-      }
+      for (int w = 0; w < kWarps; ++w) largest = max(largest, static_cast<uint32_t>(amax[group * kWarps + w][column]));
+      const uint8_t scale = ops::e8m0_from_amax(Magnitudes<T>::widened(largest));
+      out.scales[(row0 / kGroup + group) * out.scale_pitch + column0 + column] = scale;
+      inverse[group][column] = static_cast<T>(ops::e8m0_inverse(scale));
+    }
+  }
+  /// After another: the thread's columns'.
+  __device__ __forceinline__ const Octet<T>& get(const QuantThread& me) const {
+    return reinterpret_cast<const Octet<T>&>(inverse[me.warp / kWarps][me.column]);
   }
 };
-
-/// Scales of the thread's eight columns.
-template <int kGroup>
-__device__ __forceinline__ void column_scales(const ColumnAmax& partial, const QuantThread& me, const QuantCopy& out,
-                                              int64_t row0, int64_t column0, float (&inverse)[8]) {
-  constexpr int kWarps = kGroup / 16;
-  const int first = me.warp / kWarps * kWarps;
-  uint32_t amax[8];
-  partial.get<kWarps>(amax, me, first);
-  uint32_t bytes[2] = {};
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const uint8_t scale = ops::e8m0_from_amax(amax[j]);
-    inverse[j] = ops::e8m0_inverse(scale);
-    bytes[j / 4] |= static_cast<uint32_t>(scale) << (j % 4 * 8);
-  }
-  if (me.warp == first && me.half == 0)
-    *reinterpret_cast<uint2*>(out.scales + (row0 + me.row) / kGroup * out.scale_pitch + column0 + me.column) = {bytes[0],
-                                                                                                                bytes[1]};
-}
 
 /// Activations: a scale for each row and group, and for each column and group of rows.
 template <class T, int kGroup, bool kNorm = false>
 __global__ void __launch_bounds__(kQuantThreads) mxfp8_quantize_kernel(const QuantArgs args) {
   __shared__ alignas(16) TurnedTile tile;
-  __shared__ ColumnAmax partial;
+  __shared__ alignas(16) ColumnScales<T, kGroup> columns;
   const QuantThread me;
   const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kQuantTile;
-  const int64_t column0 = static_cast<int64_t>(blockIdx.x) * kQuantTile;
+  const int64_t column0 = static_cast<int64_t>(blockIdx.x + blockIdx.z) * kQuantTile;
   if (args.end != nullptr && row0 >= __ldg(args.end)) return;
 
   Octet<T> x[8];
   load_block(args, me, row0, column0, x);
   if constexpr (kNorm)
     norm_block(args.rstd + row0 + me.row, args.norm_weight + column0 + me.column, args.rows - row0 - me.row, x);
-  BlockAmax<T> amax(x);
-  if (args.turned.elements != nullptr) partial.put(amax.column, me);
-  float inverse[8];
-  if (args.row_wise.elements != nullptr) {
-    const bool inside = column0 + me.column < args.width;
-    row_scales<kGroup>(amax.row, me, args.row_wise, row0, column0, args.width, inverse);
-    uint8_t* elements = args.row_wise.elements + (row0 + me.row) * args.row_wise.pitch + column0 + me.column;
-    store_rows(x, inverse, elements, args.row_wise.pitch, inside ? args.rows - row0 - me.row : 0);
-  }
+  const BlockAmax<T> amax(x);
+  if (args.turned.elements != nullptr) columns.put(amax.columns, me);
+  if (args.row_wise.elements != nullptr) store_rows<kGroup>(args, me, row0, column0, amax.rows, x);
   if (args.turned.elements == nullptr) return;
   __syncthreads();
-  column_scales<kGroup>(partial, me, args.turned, row0, column0, inverse);
-  tile.put(x, inverse, me);
+  columns.make(args.turned, row0, column0);
+  __syncthreads();
+  const Octet<T> inverse = columns.get(me);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = x[i].scaled(inverse);
+  tile.put(x, me);
   __syncthreads();
   tile.store(args.turned.elements + column0 * args.turned.pitch + row0, args.turned.pitch, args.width - column0);
 }
@@ -165,28 +176,27 @@ __global__ void __launch_bounds__(kQuantThreads) mxfp8_quantize_weights_kernel(c
   of_expert.x = static_cast<const T*>(args.x) + expert * args.rows * args.width;
   load_block(of_expert, me, row0, column0, x);
   const BlockAmax<T> amax(x);
-  uint32_t largest = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) largest = max(largest, amax.row[i]);
+  uint32_t largest = Magnitudes<T>::widened(amax.columns.largest());
   largest = __reduce_max_sync(0xffffffffU, largest);
   if (me.lane == 0) partial[me.warp] = largest;
   __syncthreads();
 #pragma unroll
   for (int w = 0; w < 8; ++w) largest = max(largest, partial[w]);
   const uint8_t scale = ops::e8m0_from_amax(largest);
-  float inverse[8];
+  const auto inverse = Octet<T>::repeated(ops::e8m0_inverse(scale));
 #pragma unroll
-  for (int i = 0; i < 8; ++i) inverse[i] = ops::e8m0_inverse(scale);
+  for (int i = 0; i < 8; ++i) x[i] = x[i].scaled(inverse);
 
   if (args.row_wise.elements != nullptr) {
     if (threadIdx.x == 0)
       args.row_wise.scales[(expert * gridDim.y + blockIdx.y) * args.row_wise.scale_pitch + blockIdx.x] = scale;
     uint8_t* elements = args.row_wise.elements + (expert * args.rows + row0 + me.row) * args.row_wise.pitch + column0 + me.column;
-    store_rows(x, inverse, elements, args.row_wise.pitch, 8);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) *reinterpret_cast<uint2*>(elements + i * args.row_wise.pitch) = encoded(x[i]);
   }
   if (args.turned.elements == nullptr) return;
   if (threadIdx.x == 0) args.turned.scales[(expert * gridDim.x + blockIdx.x) * args.turned.scale_pitch + blockIdx.y] = scale;
-  tile.put(x, inverse, me);
+  tile.put(x, me);
   __syncthreads();
   tile.store(args.turned.elements + (expert * args.width + column0) * args.turned.pitch + row0, args.turned.pitch, kQuantTile);
 }

@@ -122,10 +122,9 @@ __device__ __forceinline__ void make_row(const SwigluBackwardArgs& args, Shared&
 #pragma unroll
   for (int t = 0; t < 2; ++t) {
     const uint8_t scale = ops::e8m0_from_amax(t == 0 ? amax << 16 : amax & 0xffff0000U);
-    const uint32_t inverse = Octet<Value>::pair(ops::e8m0_inverse(scale), ops::e8m0_inverse(scale));
-    const Octet<Value> y = x[t].scaled({inverse, inverse, inverse, inverse});
-    *reinterpret_cast<uint2*>(args.dgate_up.elements + row * args.dgate_up.pitch + t * args.width + column) = {
-        e4m3_four(y[0], y[1], y[2], y[3]), e4m3_four(y[4], y[5], y[6], y[7])};
+    const auto inverse = Octet<Value>::repeated(ops::e8m0_inverse(scale));
+    *reinterpret_cast<uint2*>(args.dgate_up.elements + row * args.dgate_up.pitch + t * args.width + column) =
+        encoded(x[t].scaled(inverse));
     if (me.column == 0) shared.scales[t][me.row + i] = scale;
   }
   if (me.column == 0) partials[row] = dweight;
@@ -150,7 +149,7 @@ __device__ __forceinline__ void column_scales(const SwigluBackwardArgs& args, Sh
 __device__ __forceinline__ void turn(Shared& shared, int t, const QuantThread& me, const QuantCopy& out, int64_t row0,
                                      int64_t column0) {
   Octet<Value> x[8];
-  const uint4 inverse = shared.amax[t][0][me.column / 8];
+  const Octet<Value> inverse = {shared.amax[t][0][me.column / 8]};
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     x[i].words = shared.values[t].rows[i][threadIdx.x];
