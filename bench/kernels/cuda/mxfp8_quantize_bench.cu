@@ -2,7 +2,8 @@
 // Bytes are what has to move: 2 read and 1 written a copy for each value, and the scales.
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <numeric>
+#include <random>
 
 #include "bench/kernels/cuda/timing.cuh"
 #include "cistron/core/checked.h"
@@ -17,7 +18,6 @@ using test::DeviceTensor;
 
 constexpr int64_t kRows = 131072;
 constexpr int64_t kDepth = 4096;
-constexpr int64_t kTopK = 8;
 constexpr double kValues = static_cast<double>(kRows) * kDepth;
 
 /// An operand and its memory.
@@ -32,27 +32,48 @@ struct DeviceOperand {
   }
 };
 
+struct RoutedShape {
+  const char* name;
+  int64_t tokens, top_k, experts, hidden;
+};
+constexpr RoutedShape kShapes[] = {{"mixtral-8x7b", 8192, 2, 8, 4096},
+                                   {"fine-grained-64", 16384, 8, 64, 2048},
+                                   {"fine-grained-128", 16384, 8, 128, 2048},
+                                   {"progen3-3b", 32768, 2, 8, 1280}};
+
+/// Each token's experts by chance; rows by expert, segments at multiples of 128.
+struct Routes {
+  std::vector<int32_t> source_row, starts{0};
+
+  explicit Routes(const RoutedShape& s) {
+    std::mt19937 generator(7);
+    std::vector<size_t> experts(static_cast<size_t>(s.experts));
+    std::iota(experts.begin(), experts.end(), size_t{0});
+    std::vector<std::vector<int32_t>> tokens(experts.size());
+    for (int32_t token = 0; token < s.tokens; ++token)
+      for (size_t j = 0; j < static_cast<size_t>(s.top_k); ++j) {
+        std::swap(experts[j], experts[j + generator() % (experts.size() - j)]);
+        tokens[experts[j]].push_back(token);
+      }
+    for (const auto& of_expert : tokens) {
+      source_row.insert(source_row.end(), of_expert.begin(), of_expert.end());
+      source_row.resize(static_cast<size_t>(round_up(static_cast<int64_t>(source_row.size()), 128)), -1);
+      starts.push_back(static_cast<int32_t>(source_row.size()));
+    }
+  }
+};
+
 struct Bench {
   Context ctx = test::cuda_context();
   DeviceTensor x[2] = {test::random_device_tensor({kRows, kDepth}, DType::kBF16, {1}),
                        test::random_device_tensor({kRows, kDepth}, DType::kBF16, {2})};
   DeviceTensor copied{{kRows, kDepth}, DType::kBF16};
-  DeviceTensor source_row{shuffled_rows()}, by_expert{tokens_by_expert()};
+  DeviceTensor source_row{shuffled_rows()};
   int turn = 0;
 
   static std::vector<int32_t> shuffled_rows() {
     std::vector<int32_t> rows(kRows);
     for (int64_t r = 0; r < kRows; ++r) rows[static_cast<size_t>(r)] = static_cast<int32_t>(r * 7919 % kRows);
-    return rows;
-  }
-  /// Each token by its kTopK experts of 64, in their order.
-  static std::vector<int32_t> tokens_by_expert() {
-    std::vector<std::pair<int, int32_t>> choices;
-    for (int32_t token = 0; token < kRows / kTopK; ++token)
-      for (int j = 0; j < kTopK; ++j) choices.emplace_back(8 * j + (token * 7919 >> (2 + j)) % 8, token);
-    std::ranges::stable_sort(choices, {}, &std::pair<int, int32_t>::first);
-    std::vector<int32_t> rows;
-    for (const auto& [expert, token] : choices) rows.push_back(token);
     return rows;
   }
   const Tensor& next() { return x[++turn % 2]; }
@@ -77,17 +98,33 @@ struct Bench {
     report(name("rows and columns"), 4 * kValues + 2 * scales, [&] { ops::mxfp8_quantize(ctx, {.x = next(), .out = both}); });
     report(name("gathered, both"), 4 * kValues + 2 * scales,
            [&] { ops::mxfp8_quantize(ctx, {.x = next(), .out = both, .source_row = source_row}); });
-    const auto gathered = [&](const char* what, const ops::MxTensor& out, double written) {
-      report(name(what), (2.0 / kTopK + written) * kValues + written * scales,
-             [&] { ops::mxfp8_quantize(ctx, {.x = next().rows(0, kRows / kTopK), .out = out, .source_row = by_expert}); });
-    };
-    gathered("8 times each, both", both, 2);
-    gathered("8 times each, rows", {.rows = both.rows}, 1);
-    gathered("8 times each, columns", {.columns = both.columns}, 1);
     report(name("rows"), 3 * kValues + scales, [&] { ops::mxfp8_quantize(ctx, {.x = next(), .out = {.rows = both.rows}}); });
     report(name("columns"), 3 * kValues + scales,
            [&] { ops::mxfp8_quantize(ctx, {.x = next(), .out = {.columns = both.columns}}); });
     report(name("decode to bf16"), 3 * kValues + scales, [&] { ops::mxfp8_dequantize(ctx, {.x = both.rows, .out = copied}); });
+  }
+
+  /// As the fused MLP gathers: a token to the rows of its experts. Bytes: each token read once, its rows written.
+  void gathered(const RoutedShape& s) {
+    const Routes routes(s);
+    const DeviceTensor from(routes.source_row), starts(routes.starts);
+    const auto rows = static_cast<int64_t>(routes.source_row.size());
+    const DeviceOperand row_wise({rows, s.hidden}, {s.hidden / 128, rows}, {.group = 128});
+    const DeviceOperand turned({s.hidden, rows}, {rows / 128, s.hidden}, {.group = 128});
+    const double tokens = static_cast<double>(s.tokens * s.hidden),
+                 scaled = tokens * static_cast<double>(s.top_k) * (1 + 1 / 128.0);
+    const auto of = [&](const char* what, const ops::MxTensor& out, double copies) {
+      report(fmt::format("{}, {}", s.name, what), 2 * tokens + copies * scaled, [&] {
+        ops::mxfp8_quantize(ctx,
+                            {.x = next().reshape({kRows * kDepth}).rows(0, s.tokens * s.hidden).reshape({s.tokens, s.hidden}),
+                             .out = out,
+                             .source_row = from,
+                             .starts = starts});
+      });
+    };
+    of("rows", {.rows = row_wise.operand}, 1);
+    of("columns", {.columns = turned.operand}, 1);
+    of("both", {row_wise.operand, turned.operand}, 2);
   }
 
   void weights(int64_t group, int64_t block) {
@@ -139,6 +176,7 @@ int main() {
   cistron::bench::Bench bench;
   bench.activations(128);
   bench.activations(32);
+  for (const auto& shape : cistron::bench::kShapes) bench.gathered(shape);
   bench.weights(128, 128);
   bench.weights(32, 96);
   bench.update();
