@@ -3,7 +3,8 @@
 #include "cistron/ops/groups.h"
 
 namespace cistron::cuda {
-/// dweight[r] = (or +=) the sum over c of partials[c, r], in their order; zeros in pad rows.
+/// dweight[r] = (or +=) the sum over c of partials[c, r], in their order; zeros in pad rows. A row's columns are spread over
+/// tiles, whose blocks end in any order: each leaves its part, since atomics would not repeat.
 void sum_partials(Context& ctx, const Tensor& partials, const ops::Groups& groups, const Tensor& dweight,
                   bool accumulate = false);
 }  // namespace cistron::cuda

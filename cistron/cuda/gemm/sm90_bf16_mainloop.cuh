@@ -13,7 +13,7 @@ struct Bf16Mainloop {
   static constexpr int kTileN = 256;
   static constexpr int kBlockK = 64;
   static constexpr int kStages = kStageCount;
-  static constexpr int kBuffers = 2;
+  static constexpr int kBuffers = 2;  // of each warp, where the product is stored as it is (`Store`)
   static constexpr uint32_t kScaleBytes = 0;
   static constexpr uint32_t kDecodedBytes = 0;
 

@@ -1,8 +1,9 @@
 #pragma once
 // Persistent grouped product. Clusters of two blocks; each block has two math warpgroups, 64 rows of the tile each, a thread that
 // picks tiles, one that feeds the math warps through the copy engine, and where there are scales a warp that decodes them.
-// `Mainloop` (what a K block adds: `sm90_*_mainloop.cuh`) and `Epilogue` (`sm90_epilogue.cuh`) are types. Deterministic: each
-// element of out is one chain of sums in a fixed order.
+// `Mainloop` (what a K block adds: `sm90_*_mainloop.cuh`) and `Epilogue` (`sm90_epilogue.cuh`) are types; `kRagged`: the
+// contraction is by expert, not the rows (`sm90_schedule.h`). Deterministic: each element of out is one chain of sums in a fixed
+// order.
 #include "cistron/cuda/device/wgmma.cuh"
 #include "cistron/cuda/gemm/sm90_epilogue.cuh"
 #include "cistron/cuda/gemm/sm90_tile.cuh"
@@ -12,7 +13,8 @@ namespace cistron::cuda::sm90 {
 constexpr int kMathThreads = kMathWarps * device::kWarp;
 constexpr int kThreads = kMathThreads + device::kWarpgroup;
 
-/// The parts of shared memory, and the pipeline through them.
+/// The parts of shared memory, and the pipeline through them. A K block is 128 bytes of each row. From kStaging on, constants are
+/// where a part begins; `Mainloop`'s and `Epilogue`'s of the same names are sizes and counts.
 template <class Mainloop, class Epilogue>
 struct Stages {
   static constexpr uint32_t kABytes = kTileM * 128;
@@ -29,7 +31,7 @@ struct Stages {
   static constexpr uint32_t kBarriers = kDecoded + kStages * Mainloop::kDecodedBytes;
   static constexpr uint32_t kWarpBarriers = kBarriers + Pipeline<kStages, kDecodes>::kBytes;
   static constexpr uint32_t kRing = kWarpBarriers + kMathWarps * Epilogue::kBarriers * 8;
-  static constexpr uint32_t kTable = kRing + TileRing::kBytes;
+  static constexpr uint32_t kTable = kRing + TileRing::kBytes;  // `ends`, as many as there are experts: last
   static_assert(kBarriers % 8 == 0);
 
   uint32_t base;
@@ -45,12 +47,14 @@ struct Stages {
   [[nodiscard]] __device__ uint32_t decoded() const { return base + kDecoded + pipeline.stage * Mainloop::kDecodedBytes; }
 };
 
-/// Rows of a box: half an operand's tile along the contraction; 64 steps of it across, which is 64 rows of the operand too.
+/// Rows of a box: along the contraction half an operand's tile, one block's share; across it 64 steps of the contraction, by 64
+/// rows of the operand, since 128 bytes are 64 bf16.
 template <device::Major kMajor, int kRows>
 constexpr int kBoxRows = kMajor == device::Major::kAlong ? kRows / kClusterSize : 64;
 
 /// An operand's part of a stage, kRows of its rows, a box every `step` rows: all boxes for this block, or this block's share of
-/// them for both.
+/// them for both. A shared box counts at the barrier of the same place in each block, so each expects whole stages, and may be
+/// sent bytes before it says so.
 template <device::Major kMajor, int kRows>
 __device__ __forceinline__ void load_operand(uint32_t to, const CUtensorMap* map, int row, int step, int k, int outermost,
                                              bool shared, int rank, uint32_t barrier) {
@@ -100,7 +104,8 @@ __device__ __forceinline__ void feed(const Problem& p, Stages<Mainloop, Epilogue
   }
 }
 
-/// By one warp: floats of the scales of a tile's stages.
+/// By one warp: floats of the scales of a tile's stages. A full stage's floats may be overwritten: it was empty before, so nobody
+/// reads the old ones.
 template <class Mainloop, class Epilogue>
 __device__ __forceinline__ void decode(const Problem& p, Stages<Mainloop, Epilogue>& stages, const Tile& tile) {
   for (int block = 0; block < tile.k_blocks; ++block) {
@@ -131,7 +136,8 @@ __device__ __forceinline__ void supply(const Problem& p, Stages<Mainloop, Epilog
   }
 }
 
-/// The math warps: 16 rows of every tile each.
+/// The math warps: 16 rows of every tile each. A tile that is not stored is multiplied all the same: the other block waits for
+/// this one's share of its operand, and for its stages to be handed back.
 template <class Mainloop, class Epilogue>
 __device__ __forceinline__ void multiply(const typename Epilogue::Args& args, Stages<Mainloop, Epilogue>& stages,
                                          TileRing& ring) {
@@ -154,7 +160,7 @@ __device__ __forceinline__ void multiply(const typename Epilogue::Args& args, St
     if (tile.rows > 0) Epilogue::finish(args, tile, staging, barriers, d);
     ring.release();
   }
-  if (device::lane_index() == 0) device::wait_stores_read<0>();
+  if (device::lane_index() == 0) device::wait_stores_read<0>();  // shared memory ends with the block
 }
 
 template <class Mainloop, class Epilogue, bool kRagged>

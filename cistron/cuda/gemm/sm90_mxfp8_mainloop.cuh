@@ -33,7 +33,7 @@ struct Mxfp8Mainloop : Scaling {
   template <class Stages>
   __device__ static __forceinline__ void add_block(float (&d)[kTileN / 2], const Stages& stages, const MathWarp& self) {
     Partial parts[kTurns];
-    start(parts[0], stages, self, 0);
+    start(parts[0], stages, self, 0);  // which needs no scales
     stages.pipeline.wait_decoded();
     Scaling scaling(stages, self);
 #pragma unroll

@@ -62,7 +62,7 @@ __device__ __forceinline__ void promote_rows(float (&d)[kAll], const float (&par
 }
 
 /// Rows by expert, groups of 128, weights in blocks of 128 x 128: a tile of two such blocks, `b_step` rows apart, of
-/// one weight scale each.
+/// one weight scale each. Of A's scales a math thread wants two a K block, and decodes them itself.
 struct Mxfp8Group128 {
   static constexpr int kTileN = 256;
   static constexpr int kPart = 128;

@@ -9,13 +9,14 @@ namespace cistron::cuda::sm90 {
 constexpr int kClusterSize = 2;
 constexpr int kMathWarps = 8;
 
-/// `kRead`: lanes read a stage themselves (its scales), and each hands it back itself to the block whose copies and decoding they
-/// must not meet; the other block only multiplies into operands, which are the tensor core's to read.
+/// `kRead` (the main loop decodes scales): lanes read a stage themselves, and each hands it back itself to its own block, whose
+/// copies and decoding write what they read. The other block's copies write operands alone, which the tensor core reads: there a
+/// lane arrives for its warp, whose products are over.
 template <int kStages, bool kRead>
 struct Pipeline {
   uint32_t barriers;  // full[kStages], empty[kStages], decoded[kStages]
   int stage = 0;
-  uint32_t phase = 0;
+  uint32_t phase = 0;  // every role has its own copy of these two, and walks all K blocks of all tiles in the same order
 
   static constexpr int kBytes = 3 * kStages * 8;
   static constexpr int kLocal = kRead ? device::kWarp : 1;  // arrivals of a warp at its own block's barrier
@@ -40,6 +41,7 @@ struct Pipeline {
   }
   __device__ void wait_full() const { device::barrier_wait(full(), phase); }
   __device__ void wait_decoded() const { device::barrier_wait(decoded(), phase); }
+  /// At once in the first round: the phase before a new barrier's first counts as over.
   __device__ void wait_empty() const { device::barrier_wait(empty(), phase ^ 1); }
   /// By every math warp, when its products and all its lanes have read the stage.
   __device__ void release() const {

@@ -6,7 +6,9 @@
 //
 // A grouped product, for each expert e:
 //   rows by expert:         out[r, n] = sum over k of A[r, k] B[e](n, k)      r in the expert's segment; k < K
-//   contraction by expert:  out[e, m, n] = sum over r of A(m, r) B(n, r)      r in the expert's segment (wgrad)
+//   contraction by expert:  out[e, m, n] = sum over r of A(m, r) B(n, r)      r in the expert's segment (wgrad; `kRagged`)
+// `tile_n` are columns of out, as the epilogue counts them: fewer than B has rows in a tile where an epilogue makes one column of
+// two (SwiGLU: of gate's and up's).
 // Numbers are 32-bit: the launcher refuses more.
 #include <cstdint>
 
@@ -53,7 +55,7 @@ struct Extent {
   int dense_rows;
   int m;            // rows of out, where the contraction is by expert
   int n;            // columns of a section of out
-  int sections;     // parts of the columns in which tiles are counted afresh
+  int sections;     // parts of the columns (gate, up) in which tiles are counted afresh, so that none straddles two
   int k;            // contraction, where the rows are by expert
   bool skip_empty;  // contraction by expert: leave the outputs of experts without rows alone
 
@@ -74,9 +76,9 @@ struct Extent {
 struct Tile {
   int expert;   // below 0: there are no more
   int row;      // first row, of A and of out
-  int rows;     // from there on, how many count; none where the tile is not stored
+  int rows;     // from there to the last that counts, also past this tile; none where the tile is not stored
   int packed;   // the first row's place in a packed tensor, where the rows are by expert
-  int n;        // first row of B
+  int n;        // first row of B, of its first box
   int section;  // of out's columns
   int column;   // first of out, in its section
   int first_k;  // where the contraction starts
@@ -91,6 +93,7 @@ class TileWalk {
   CISTRON_HOST_DEVICE TileWalk(const Extent& extent, const int* ends, int cluster, int clusters, int rank)
       : extent_(extent), ends_(ends), pair_(cluster), clusters_(clusters), rank_(rank) {}
 
+  /// Both blocks of a cluster get tiles of one expert, with as many K blocks: they fill each other's stages.
   CISTRON_HOST_DEVICE bool next(Tile& tile) {
     if (pair_ >= ends_[extent_.experts - 1]) return false;
     find_expert();

@@ -13,7 +13,7 @@ struct Problem : Extent {
   const uint8_t* a_scales;  // [groups along the contraction, a_scale_pitch]
   const uint8_t* b_scales;  // the same, or of weights [E, b_scale_blocks, b_scale_pitch]
   int a_scale_pitch, b_scale_pitch, b_scale_blocks;
-  int b_step;  // rows of B from a box to the next
+  int b_step;  // rows of B from a box to the next: a box's own, or from gate's to up's
 };
 
 /// By the first warp: `ends[e]` = pairs of tiles up to and including expert e.
@@ -42,7 +42,8 @@ struct MathWarp {
 };
 
 /// Tiles on their way from the thread that picks them to the warps that work on them, so that nobody else waits for the picking
-/// (reads of global memory, divisions). A tile lies in shared memory until every reader is done with it.
+/// (reads of global memory, divisions). A tile lies in shared memory until every reader is done with it; all lanes of a reading
+/// warp are readers.
 struct TileRing {
   static constexpr uint32_t kSlots = 4;
   static constexpr uint32_t kBarrierBytes = 2 * kSlots * 8;
@@ -52,7 +53,7 @@ struct TileRing {
   Tile* tiles;
   uint32_t count = 0;
 
-  /// By one thread.
+  /// By one thread, ahead of its fence_barrier_init.
   __device__ void init(int reading_warps) const {
 #pragma unroll
     for (uint32_t s = 0; s < kSlots; ++s) {
@@ -67,7 +68,7 @@ struct TileRing {
     device::barrier_arrive(full());
     ++count;
   }
-  /// By the readers: the next tile.
+  /// By the readers: the next tile, where it lies, until `release`.
   [[nodiscard]] __device__ const Tile& get() const {
     device::barrier_wait(full(), phase());
     return tiles[slot()];
