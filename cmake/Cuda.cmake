@@ -16,7 +16,8 @@ endif()
 set(CMAKE_CUDA_ARCHITECTURES OFF)  # named by file, below
 set_target_properties(cistron PROPERTIES CUDA_ARCHITECTURES OFF)
 if(ccache)
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${ccache})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${ccache})  # of the targets to come; the library is there already
+  set_target_properties(cistron PROPERTIES CUDA_COMPILER_LAUNCHER ${ccache})
 endif()
 
 file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/cistron/cuda/*.cu ${CMAKE_SOURCE_DIR}/cistron/cuda/runtime/*.cpp)
