@@ -17,6 +17,8 @@
 #include <cstring>
 #include <new>
 
+#include "tests/faults/report.h"
+
 extern "C" {
 void* __libc_malloc(size_t size);
 void* __libc_calloc(size_t count, size_t size);
@@ -53,22 +55,6 @@ bool fails(const void* caller) {
   return true;
 }
 
-const char* setting(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
-
-void report() {
-  in_main = false;
-  const char* path = setting("FAIL_COUNT");
-  if (*path == '\0') return;
-  const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0666));
-  char text[32];
-  const int size = std::snprintf(text, sizeof text, "%ld\n", allocations.load());
-  (void)!syscall(SYS_write, fd, text, size);
-  syscall(SYS_close, fd);
-}
-
 using Main = int (*)(int, char**, char**);
 Main program;
 
@@ -78,7 +64,8 @@ int counted_main(int argc, char** argv, char** environment) {
   dl_iterate_phdr(find_library, nullptr);
   in_main = true;
   const int status = program(argc, argv, environment);
-  report();  // what static objects do at the end is not counted
+  in_main = false;  // what static objects do at the end is not counted
+  report_count(allocations);
   return status;
 }
 

@@ -2,7 +2,7 @@
 //   FAIL_UNDER=DIR    only files below DIR count
 //   FAIL_AT=N         the N-th call fails (from 1); 0: none
 //   FAIL_EVER=1       and every one after it
-//   FAIL_WITH=ERRNO   how
+//   FAIL_WITH=ERRNO   how; EINTR: only calls that a signal may interrupt count
 //   FAIL_COUNT=FILE   where the number of calls goes at the end
 // Counted: opening, writing, syncing, closing, locking, mapping, renaming, removing, making folders, listing them. Reading is
 // mapping.
@@ -23,21 +23,19 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/faults/report.h"
+
 namespace {
 
 constexpr int kFiles = 4096;
 std::atomic<long> calls{0};
 std::atomic<bool> counted[kFiles];
 
-const char* setting(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
-
-bool fails() {
+bool fails(bool can_be_interrupted = false) {
   static const long at = std::atol(setting("FAIL_AT"));
   static const bool ever = *setting("FAIL_EVER") == '1';
   static const int error = std::atoi(setting("FAIL_WITH"));
+  if (error == EINTR && !can_be_interrupted) return false;
   const long call = ++calls;
   if (at == 0 || call < at || (call > at && !ever)) return false;
   errno = error;
@@ -59,7 +57,7 @@ int opened(int fd, bool is_ours) {
   return fd;
 }
 
-bool fails_for(int fd) { return is_counted(fd) && fails(); }
+bool fails_for(int fd, bool can_be_interrupted = true) { return is_counted(fd) && fails(can_be_interrupted); }
 
 template <class F>
 F next(const char* name) {
@@ -67,20 +65,12 @@ F next(const char* name) {
 }
 
 struct Report {
-  ~Report() {
-    const char* path = setting("FAIL_COUNT");
-    if (*path == '\0') return;
-    const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0666));
-    char text[32];
-    const int size = std::snprintf(text, sizeof text, "%ld\n", calls.load());
-    (void)!syscall(SYS_write, fd, text, size);
-    syscall(SYS_close, fd);
-  }
+  ~Report() { report_count(calls); }
 } report;
 
 int open_path(int folder, const char* path, int flags, mode_t mode) {
   const bool is_ours = is_in(folder, path);
-  if (is_ours && fails()) return -1;
+  if (is_ours && fails((flags & O_DIRECTORY) == 0)) return -1;  // the standard library lists folders, and tries once
   return opened(static_cast<int>(syscall(SYS_openat, folder, path, flags, mode)), is_ours);
 }
 
@@ -121,10 +111,10 @@ int openat(int folder, const char* path, int flags, ...) {
 FILE* fopen(const char* path, const char* mode) { return open_stream("fopen", path, mode); }
 FILE* fopen64(const char* path, const char* mode) { return open_stream("fopen64", path, mode); }
 DIR* opendir(const char* path) { return fails_for(path) ? nullptr : next<DIR* (*)(const char*)>("opendir")(path); }
-DIR* fdopendir(int fd) { return fails_for(fd) ? nullptr : next<DIR* (*)(int)>("fdopendir")(fd); }
+DIR* fdopendir(int fd) { return fails_for(fd, false) ? nullptr : next<DIR* (*)(int)>("fdopendir")(fd); }
 
 void* mmap(void* at, size_t size, int protection, int flags, int fd, off_t offset) noexcept {
-  if (fails_for(fd)) return MAP_FAILED;
+  if (fails_for(fd, false)) return MAP_FAILED;
   return reinterpret_cast<void*>(syscall(SYS_mmap, at, size, protection, flags, fd, offset));
 }
 int flock(int fd, int operation) noexcept { return fails_for(fd) ? -1 : static_cast<int>(syscall(SYS_flock, fd, operation)); }

@@ -38,24 +38,33 @@ inline StepState state_at(int64_t step) {
 
 struct Expected {
   std::vector<double> p, m, v, p_bound, m_bound, v_bound;
+
+  struct Terms {
+    double m, p;  ///< sums of absolute values
+  };
+  /// The reference's update of element i, from p, m and v to what they become, in f64; and what single roundings of its terms can
+  /// add up to.
+  Terms update(size_t i, double grad, const cpu::ref::AdamWNumbers<double>& numbers, const StepState& state) {
+    constexpr double kU = 0x1p-24;
+    const double before = std::abs(p[i]);
+    const double m_size = kBeta1 * std::abs(m[i]) + (1.0 - kBeta1) * std::abs(grad * state.clip_factor);
+    cpu::ref::adamw(numbers, grad, p[i], m[i], v[i]);
+    const double size =
+        state.learning_rate * m_size / state.bias_correction1 / (std::sqrt(v[i] / state.bias_correction2) + numbers.eps);
+    m_bound.push_back(4 * kU * m_size);  // product, product, product, sum
+    v_bound.push_back(5 * kU * v[i]);    // all terms positive
+    // 14 roundings; and on a card sqrt.approx and rcp.approx are wrong by up to 2^-23 each, which is two more apiece.
+    p_bound.push_back(18 * kU * size + 4 * kU * (before + size));
+    return {.m = m_size, .p = before + size};
+  }
 };
 
 /// The reference's update in f64, and what single roundings of its terms can add up to.
 inline Expected expected(const Moments& t, const StepState& state, float decay, double eps) {
-  constexpr double kU = 0x1p-24;
   Expected e{to_double(t.master), to_double(t.m), to_double(t.v), {}, {}, {}};
   const auto grad = to_double(t.grad);
   const cpu::ref::AdamWNumbers<double> numbers{kBeta1, kBeta2, eps, state.learning_rate, decay, state.clip_factor, state.step};
-  for (size_t i = 0; i < e.p.size(); ++i) {
-    const double p = std::abs(e.p[i]);
-    const double m_size = kBeta1 * std::abs(e.m[i]) + (1.0 - kBeta1) * std::abs(grad[i] * state.clip_factor);
-    cpu::ref::adamw(numbers, grad[i], e.p[i], e.m[i], e.v[i]);
-    const double update =
-        state.learning_rate * m_size / state.bias_correction1 / (std::sqrt(e.v[i] / state.bias_correction2) + eps);
-    e.m_bound.push_back(4 * kU * m_size);                           // product, product, product, sum
-    e.v_bound.push_back(5 * kU * e.v[i]);                           // all terms positive
-    e.p_bound.push_back(16 * kU * update + 4 * kU * (p + update));  // of the 16, a card's root and reciprocal take 2 each
-  }
+  for (size_t i = 0; i < e.p.size(); ++i) e.update(i, grad[i], numbers, state);
   return e;
 }
 
@@ -169,14 +178,10 @@ inline Expected expected_of(const ops::AdamWTensor& before, const ops::AdamWTens
     return dtype == DType::kBF16 ? 0x1p-7 * std::abs(value) : (std::abs(value) + floor * scale) / 16;
   };
   for (size_t i = 0; i < e.p.size(); ++i) {
-    const double p = std::abs(e.p[i]);
-    const double m_size = kBeta1 * std::abs(e.m[i]) + (1.0 - kBeta1) * std::abs(grad[i] * state.clip_factor);
-    cpu::ref::adamw(numbers, grad[i], e.p[i], e.m[i], e.v[i]);
-    const double update =
-        state.learning_rate * m_size / state.bias_correction1 / (std::sqrt(e.v[i] / state.bias_correction2) + eps);
-    e.m_bound.push_back(4 * kU * m_size + step_of(before.m.dtype(), m_size, m_scales[i], 0x1p-7));
-    e.v_bound.push_back(5 * kU * e.v[i] + step_of(before.v.dtype(), e.v[i], v_scales[i], 0x1p-15) * (1 + 6 * kU));
-    e.p_bound.push_back(14 * kU * update + 4 * kU * (p + update) + step_of(before.master.dtype(), p + update, 0, 0));
+    const auto [m_terms, p_terms] = e.update(i, grad[i], numbers, state);
+    e.m_bound[i] += step_of(before.m.dtype(), m_terms, m_scales[i], 0x1p-7);
+    e.v_bound[i] += step_of(before.v.dtype(), e.v[i], v_scales[i], 0x1p-15) * (1 + 6 * kU);
+    e.p_bound[i] += step_of(before.master.dtype(), p_terms, 0, 0);
   }
   return e;
 }

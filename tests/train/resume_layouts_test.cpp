@@ -36,15 +36,9 @@ class ResumeLayouts : public testing::Test {
   fs::path run(const std::string& name) const { return directory_.path() / name; }
 
   RunConfig config(const Layout& layout) const {
-    RunConfig c;
-    c.model = test::tiny_model();
-    c.data.store = store().string();
-    c.recipe = "fp32";
+    RunConfig c = test::tiny_run(store());
     c.train.steps = 8;
-    c.train.batch_tokens = 192;
-    c.train.micro_batch_tokens = 96;
     c.train.validate_every = 4;
-    c.train.checkpoint_every = 4;
     c.optimizer.lr = 1e-3;
     c.parallel.dp = layout.dp;
     c.parallel.ep = layout.ep;

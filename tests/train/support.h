@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "cistron/core/error.h"
 #include "cistron/core/rng.h"
 #include "cistron/data/pack.h"
 #include "cistron/data/store.h"
+#include "cistron/train/config.h"
 #include "cistron/train/engine.h"
 
 namespace cistron::train::test {
@@ -31,6 +33,28 @@ inline model::ModelConfig tiny_model() {
 
 inline EngineOptions tiny_engine(Precision precision = Precision::kF32) {
   return {.model = tiny_model(), .precision = precision, .micro_batch_tokens = 96, .eval_batch_tokens = 128};
+}
+
+/// Of that model in fp32 on a store, in micro-batches of the tiny engine's size; not resolved.
+inline RunConfig tiny_run(const std::filesystem::path& store) {
+  RunConfig config;
+  config.model = tiny_model();
+  config.data.store = store.string();
+  config.recipe = "fp32";
+  config.train.batch_tokens = 192;
+  config.train.micro_batch_tokens = 96;
+  config.train.checkpoint_every = 4;
+  return config;
+}
+
+/// What planning such an engine refuses by; empty where it does not.
+inline std::string refusal_of(const EngineOptions& options) {
+  try {
+    Engine::plan(options);
+  } catch (const Error& error) {
+    return error.kind() == ErrorKind::kUsage ? error.what() : "not an error of usage";
+  }
+  return "";
 }
 
 /// `tokens` tokens in random sequences of 1 to 40.

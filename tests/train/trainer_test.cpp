@@ -29,15 +29,9 @@ class TrainerTest : public testing::Test {
   fs::path run(const std::string& name) const { return directory_.path() / name; }
 
   RunConfig config() const {
-    RunConfig c;
-    c.model = test::tiny_model();
-    c.data.store = store().string();
-    c.recipe = "fp32";
+    RunConfig c = test::tiny_run(store());
     c.train.steps = 12;
-    c.train.batch_tokens = 192;
-    c.train.micro_batch_tokens = 96;
     c.train.validate_every = 5;
-    c.train.checkpoint_every = 4;
     c.optimizer.lr = 1e-2;
     c.optimizer.warmup = 3;
     resolve(c, false);
