@@ -12,6 +12,7 @@
 
 #include "cistron/core/error.h"
 #include "cistron/io/atomic_file.h"
+#include "cistron/io/system_call.h"
 
 namespace cistron::data {
 namespace {
@@ -22,7 +23,7 @@ namespace {
 
 BGZF* open_file(const std::filesystem::path& path) {
   hts_set_log_level(HTS_LOG_OFF);  // what it would say is in our errors
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = io::uninterrupted([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); });
   if (fd < 0 && (errno == EACCES || errno == EPERM || errno == EIO)) io::throw_errno("cannot open the file", path);
   if (fd < 0) refuse(path, "cannot open the file", std::generic_category().message(errno));
   struct stat info{};

@@ -6,17 +6,25 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <system_error>
 
 #include "cistron/core/error.h"
+#include "cistron/io/system_call.h"
 
 namespace cistron::io {
 namespace fs = std::filesystem;
 namespace {
 
-fs::path beside(const fs::path& path, const char* suffix) {
+constexpr std::string_view kReplaced = ".replaced", kPartial = ".partial";
+
+fs::path beside(const fs::path& path, std::string_view suffix) {
   if (!path.has_filename()) return beside(path.parent_path(), suffix);  // "run/" is "run"
+  constexpr size_t kMost = NAME_MAX - kReplaced.size();                 // the longest suffix
+  if (path.filename().native().size() > kMost)
+    throw Error(ErrorKind::kUsage, fmt::format("a name of {} bytes", path.filename().native().size()), path.string(),
+                fmt::format("give one of at most {}, which leaves room for '{}' while it is written", kMost, kReplaced));
   fs::path result = path;
   return result += suffix;
 }
@@ -24,9 +32,9 @@ fs::path beside(const fs::path& path, const char* suffix) {
 fs::path parent_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
 void sync_path(const fs::path& path, int flags) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+  const int fd = uninterrupted([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | flags); });
   if (fd < 0) throw_errno("cannot open to sync", path);
-  const int result = fsync(fd);
+  const int result = uninterrupted([&] { return fsync(fd); });
   const int error = errno;
   close(fd);
   errno = error;
@@ -72,7 +80,9 @@ void remove_contents(const fs::path& directory) {
 }
 
 // A folder itself, never what a link points to.
-int open_folder(const fs::path& path) { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }
+int open_folder(const fs::path& path) {
+  return uninterrupted([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); });
+}
 
 bool is_same(int fd, const fs::path& path) {
   struct stat open_one{}, named_one{};
@@ -81,10 +91,10 @@ bool is_same(int fd, const fs::path& path) {
 }
 
 void set_mark(int folder, const fs::path& path) {
-  const int fd = openat(folder, kMark, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+  const int fd = uninterrupted([&] { return openat(folder, kMark, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666); });
   if (fd < 0) throw_errno("cannot create the file", path / kMark);
   close(fd);
-  if (fsync(folder) != 0 && errno != EINVAL)
+  if (uninterrupted([&] { return fsync(folder); }) != 0 && errno != EINVAL)
     throw_errno("cannot sync the directory", path);  // before anything else has a name there
 }
 
@@ -107,10 +117,20 @@ bool is_ours(const fs::path& path) {
               "move it away, or choose another place");
 }
 
+// The mark last, on the disk too: what is left of it when the power goes must still be known as ours.
+void remove_ours(const fs::path& path) {
+  remove_contents(path);
+  if (const int folder = open_folder(path); folder >= 0) {
+    (void)uninterrupted([&] { return fsync(folder); });  // a disk that fails keeps nobody from removing
+    close(folder);
+  }
+  remove_tree(path);
+}
+
 void remove_leftover(const fs::path& path) {
   if (!is_taken(path)) return;
   if (!is_ours(path)) refuse_foreign(path);
-  remove_tree(path);
+  remove_ours(path);
 }
 
 // One process at a time writes there: the folder itself is the lock, which goes with the process that has it. (A file system
@@ -128,7 +148,7 @@ int make_and_lock(const fs::path& partial, const fs::path& path) {
       errno = error;
       throw_errno("cannot open the directory", partial);
     }
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (uninterrupted([&] { return flock(fd, LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK) {
       close(fd);
       throw Error(ErrorKind::kUsage, "another process is writing this", path.string(), "wait for it, or choose another place");
     }
@@ -137,7 +157,7 @@ int make_and_lock(const fs::path& partial, const fs::path& path) {
   }
 }
 
-fs::path replaced(const fs::path& path) { return beside(path, ".replaced"); }
+fs::path replaced(const fs::path& path) { return beside(path, kReplaced); }
 
 // Leaves before roots, so that a folder is on the disk only after what it holds.
 void sync_tree(const fs::path& directory) {
@@ -191,7 +211,7 @@ void make_directories(const fs::path& path) {
 
 FileWriter::FileWriter(fs::path path) : path_(std::move(path)) {
   (void)unlink(path_.c_str());  // never through a link, never into what another name has too
-  fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  fd_ = uninterrupted([&] { return open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666); });
   if (fd_ < 0) throw_errno("cannot create the file", path_);
 }
 
@@ -205,26 +225,24 @@ void FileWriter::write(std::span<const std::byte> bytes) {
 }
 
 void FileWriter::write_at(int64_t offset, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = pwrite(fd_, bytes.data(), bytes.size(), offset);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw_errno("cannot write the file", path_);
-    bytes = bytes.subspan(static_cast<size_t>(written));
-    offset += written;
-  }
+  const std::byte* const first = bytes.data();
+  const auto put = [&](std::span<const std::byte> rest) {
+    return pwrite(fd_, rest.data(), rest.size(), offset + (rest.data() - first));
+  };
+  if (!put_all(bytes, put)) throw_errno("cannot write the file", path_);
 }
 
 void FileWriter::sync() {
-  if (fsync(fd_) != 0) throw_errno("cannot sync", path_);
+  if (uninterrupted([&] { return fsync(fd_); }) != 0) throw_errno("cannot sync", path_);
 }
 
 void FileWriter::close() {
   const int fd = fd_;
   fd_ = -1;
-  if (fd >= 0 && ::close(fd) != 0) throw_errno("cannot close the file", path_);
+  if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) throw_errno("cannot close the file", path_);
 }
 
-AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)), writer_(beside(path_, ".partial")) {}
+AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)), writer_(beside(path_, kPartial)) {}
 
 AtomicFile::~AtomicFile() {
   std::error_code ignored;
@@ -246,7 +264,7 @@ void write_file(const fs::path& path, std::string_view text) {
 }
 
 AtomicDirectory::AtomicDirectory(fs::path path, bool replace)
-    : path_(beside(path, "")), partial_(beside(path, ".partial")), replace_(replace) {
+    : path_(beside(path, "")), partial_(beside(path, kPartial)), replace_(replace) {
   make_directories(parent_of(path_));
   lock_ = make_and_lock(partial_, path_);
   if (!is_ours(partial_)) {
@@ -276,10 +294,9 @@ void AtomicDirectory::check_free() const {
 AtomicDirectory::~AtomicDirectory() { discard(); }
 
 void AtomicDirectory::discard() {
-  std::error_code ignored;
   try {
-    if (!committed_) fs::remove_all(partial_, ignored);
-  } catch (const std::bad_alloc&) {  // it stays until the next writer clears it
+    if (!committed_) remove_ours(partial_);
+  } catch (const std::exception&) {  // it stays until the next writer clears it
   }
   if (lock_ >= 0) close(lock_);
 }
@@ -292,9 +309,9 @@ void AtomicDirectory::commit() {
   else
     rename_path(partial_, path_);
   committed_ = true;
-  (void)unlinkat(lock_, kMark, 0);  // left there it harms nothing
   sync_directory(parent_of(path_));
-  if (swap) remove_tree(replaced(path_));
+  (void)unlinkat(lock_, kMark, 0);  // now that no disk has it as NAME.partial; left there it harms nothing
+  if (swap) remove_ours(replaced(path_));
 }
 
 // One step where the file system can; else two, with the old one left whole beside it between them.

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "cistron/core/error.h"
+#include "cistron/io/system_call.h"
 
 namespace cistron::io {
 namespace {
@@ -20,11 +21,11 @@ namespace {
   throw Error(kind, "cannot read the file", path.string(), reason);
 }
 
-bool is_absent(int error) { return error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG; }
+bool is_of_name(int error) { return error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG; }
 
 // What is wrong with the name is the data's fault, anything else the system's: the file may be whole.
 [[noreturn]] void refuse(const std::filesystem::path& path, int error) {
-  const bool name = is_absent(error);
+  const bool name = is_of_name(error);
   const bool full = error == ENOSPC || error == EDQUOT || error == ENOMEM;
   refuse(path, std::generic_category().message(error),
          name   ? ErrorKind::kBadData
@@ -90,7 +91,7 @@ void on_bus_error(int number, siginfo_t* info, void*) {
 }  // namespace
 
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
-  const int fd = open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  const int fd = uninterrupted([&] { return open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); });
   if (fd < 0) refuse(path_, errno);
   struct stat info{};
   if (fstat(fd, &info) != 0) {
@@ -127,7 +128,7 @@ void say_which_file_shrank() {
 bool is_reachable(const std::filesystem::path& path) {
   struct stat info{};
   if (stat(path.c_str(), &info) == 0) return true;
-  if (!is_absent(errno)) refuse(path, errno);
+  if (errno != ENOENT && errno != ENOTDIR) refuse(path, errno);
   return false;
 }
 

@@ -27,7 +27,7 @@ class MappedFile {
 void say_which_file_shrank();
 
 /// Whether there is a file or folder. Throws Error(kFailed) where that cannot be known, for want of a permission or by a disk's
-/// error.
+/// error, and Error(kBadData) for links that lead in a circle and names that are too long.
 bool is_reachable(const std::filesystem::path& path);
 
 }  // namespace cistron::io

@@ -5,15 +5,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <span>
 #include <sstream>
 #include <utility>
 #include <vector>
 
 #include "cistron/io/mapped_file.h"
+#include "cistron/io/system_call.h"
 
 namespace cistron::train {
 
@@ -89,7 +90,7 @@ RecordedStep recorded_step(const fs::path& run, int64_t wanted) {
 Metrics::Metrics(const fs::path& run, int64_t last_step, const RunLock* lock)
     : file_(run / "metrics.jsonl"), lock_(lock), events_(run, last_step + 1) {
   truncate_to(file_, last_step);
-  fd_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+  fd_ = io::uninterrupted([&] { return ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666); });
   if (fd_ < 0) io::throw_errno("cannot open the metrics", file_);
   io::sync_directory(run);  // both files are there to stay
 }
@@ -98,16 +99,12 @@ Metrics::~Metrics() { ::close(fd_); }
 
 void Metrics::append(const std::string& line) {
   if (lock_ != nullptr) lock_->check();
-  for (size_t done = 0; done < line.size();) {
-    const ssize_t n = ::write(fd_, line.data() + done, line.size() - done);
-    if (n == 0) errno = EIO;  // what takes nothing would be asked for ever
-    if (n == 0 || (n < 0 && errno != EINTR)) io::throw_errno("cannot write the metrics", file_);
-    done += n < 0 ? 0 : static_cast<size_t>(n);
-  }
+  const auto put = [&](std::span<const std::byte> rest) { return ::write(fd_, rest.data(), rest.size()); };
+  if (!io::put_all(std::as_bytes(std::span(line)), put)) io::throw_errno("cannot write the metrics", file_);
 }
 
 void Metrics::sync() {
-  if (::fsync(fd_) != 0) io::throw_errno("cannot sync the metrics", file_);
+  if (io::uninterrupted([&] { return ::fsync(fd_); }) != 0) io::throw_errno("cannot sync the metrics", file_);
   events_.sync();
 }
 

@@ -10,6 +10,7 @@
 
 #include "cistron/core/error.h"
 #include "cistron/io/atomic_file.h"
+#include "cistron/io/system_call.h"
 
 namespace cistron::train {
 
@@ -17,21 +18,13 @@ namespace {
 
 bool has_no_locks(int error) { return error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK; }
 
-// Whether it was locked; errno says why not.
-bool lock(int fd) {
-  int result = 0;
-  do result = ::flock(fd, LOCK_EX | LOCK_NB);
-  while (result != 0 && errno == EINTR);
-  return result == 0;
-}
-
 }  // namespace
 
 RunLock::RunLock(std::filesystem::path run) : run_(std::move(run)) {
   const auto file = run_ / kName;
-  fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+  fd_ = io::uninterrupted([&] { return ::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666); });
   if (fd_ < 0) io::throw_errno("cannot open the run's lock", file);
-  held_ = lock(fd_);
+  held_ = io::uninterrupted([&] { return ::flock(fd_, LOCK_EX | LOCK_NB); }) == 0;
   const int error = errno;
   if (held_ || has_no_locks(error)) return;
   ::close(fd_);

@@ -97,6 +97,40 @@ TEST(AtomicFile, SurvivesTheFailureOfAnyCall) {
   }
 }
 
+TEST(AtomicDirectory, ASignalDuringAnyCallGoesUnnoticed) {
+  int64_t call = 1;
+  for (bool interrupted = true; interrupted; ++call) {
+    SCOPED_TRACE(call);
+    const TempDirectory temp;
+    const FailCalls faults(call, EINTR, 3);
+    AtomicDirectory directory(temp / "d");
+    write_file(directory.partial() / "f", std::string(10000, 'n'));
+    directory.commit();
+    EXPECT_EQ(read_text(temp / "d/f"), std::string(10000, 'n'));
+    interrupted = FailCalls::count() >= call;
+  }
+  EXPECT_GT(call, 12) << "opening, locking, writing and syncing were not interrupted";
+}
+
+TEST(AtomicFile, AWriteThatTakesNothingIsAnError) {
+  const TempDirectory temp;
+  const FailCalls faults(1, 0, 1000);
+  EXPECT_THAT(error_of(ErrorKind::kFailed, [&] { write_file(temp / "a", "new"); }), HasSubstr("Input/output error"));
+}
+
+TEST(AtomicDirectory, ANameWithoutRoomForASuffixIsRefused) {
+  const TempDirectory temp;
+  for (const size_t size : {247U, 248U, 255U, 256U, 4096U}) {
+    const std::string name(size, 'n');
+    EXPECT_THAT(error_of(ErrorKind::kUsage, [&] { AtomicDirectory(temp / name, true); }), HasSubstr("at most 246")) << size;
+    EXPECT_THAT(error_of(ErrorKind::kUsage, [&] { write_file(temp / name, ""); }), HasSubstr("at most 246")) << size;
+  }
+  EXPECT_TRUE(names_in(temp.path()).empty());
+  const std::string longest(246, 'n');
+  for (int i = 0; i < 2; ++i) AtomicDirectory(temp / longest, true).commit();
+  EXPECT_THAT(names_in(temp.path()), ElementsAre(longest));
+}
+
 TEST(AtomicDirectory, IsWholeOrAbsent) {
   const TempDirectory temp;
   {
