@@ -172,12 +172,14 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::spa
   std::ranges::stable_sort(order, std::greater(), [](const TensorSpec* spec) { return safetensors_element_size(spec->dtype); });
 
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  auto& members = header.get_ref<nlohmann::ordered_json::object_t&>();  // whose own look-up is linear; names are unique below
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
   for (const TensorSpec* spec : order) {
     const int64_t end = checked_add(offset, safetensors_bytes(*spec));
     CISTRON_CHECK(slots_.emplace(spec->name, Slot{offset, end}).second, "tensor {} is declared twice", json_quoted(spec->name));
-    header[spec->name] = {{"dtype", spec->dtype}, {"shape", spec->shape}, {"data_offsets", {offset, end}}};
+    members.emplace_back(spec->name,
+                         nlohmann::ordered_json{{"dtype", spec->dtype}, {"shape", spec->shape}, {"data_offsets", {offset, end}}});
     offset = end;
   }
   std::string text = header.dump();

@@ -17,7 +17,9 @@ namespace {
 }
 
 constexpr int64_t kMost = 2147483647;  // tokens, rows and experts are counted in 32 bits on the device
-constexpr int64_t kMostLayers = 65536;
+constexpr int64_t kMostLayers = 2048;  // twice the deepest Transformer published (DeepNet); each layer is planned by itself
+constexpr int64_t kMostExperts =
+    65536;  // the router scores each token against every one; for more they are retrieved, which is not here
 
 void positive(std::string_view key, int64_t value, int64_t most = kMost) {
   if (value <= 0 || value > most) refuse(key, std::to_string(value), fmt::format("give a number from 1 to {}", most));
@@ -128,7 +130,7 @@ void ModelConfig::validate() {
   positive("intermediate", intermediate);
   positive("heads", heads);
   positive("kv_heads", kv_heads);
-  positive("experts", experts);
+  positive("experts", experts, kMostExperts);
   positive("top_k", top_k);
   positive("context", context);
   positive("vocabulary", vocabulary);

@@ -1,6 +1,7 @@
 #include "cistron/model/hugging_face.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -21,69 +22,78 @@ struct Piece {
   int64_t begin = 0;  // in elements of ours
 };
 
-// One of our parameters, in their terms. `stacked` is how versions that keep all experts in one tensor write it.
+// One of our parameters, in their terms. `stacked` is how versions that keep all experts in one tensor write it. Pieces are named
+// one by one: a configuration may claim any number of experts, and the first that is missing ends it.
 struct Mapping {
   std::string ours;
   int64_t numel = 0;
-  std::vector<Piece> pieces;
+  int64_t num_pieces = 0;
+  std::function<Piece(int64_t)> piece;
   std::optional<Piece> stacked;
 };
 
 Mapping whole(std::string ours, std::string theirs, std::vector<int64_t> shape) {
   int64_t numel = 1;
   for (const int64_t dim : shape) numel = checked_mul(numel, dim);
-  return {.ours = std::move(ours), .numel = numel, .pieces = {{std::move(theirs), std::move(shape), 0}}};
+  const Piece all{std::move(theirs), std::move(shape), 0};
+  return {.ours = std::move(ours), .numel = numel, .num_pieces = 1, .piece = [all](int64_t) { return all; }};
 }
 
 Mapping map_qkv(const ModelConfig& c, const std::string& ours, const std::string& theirs) {
   const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim, h = c.hidden;
-  return {.ours = ours + ".attention.qkv",
-          .numel = (q + 2 * kv) * h,
-          .pieces = {{theirs + ".self_attn.q_proj.weight", {q, h}, 0},
-                     {theirs + ".self_attn.k_proj.weight", {kv, h}, q * h},
-                     {theirs + ".self_attn.v_proj.weight", {kv, h}, (q + kv) * h}}};
+  const std::array<Piece, 3> pieces{{{theirs + ".self_attn.q_proj.weight", {q, h}, 0},
+                                     {theirs + ".self_attn.k_proj.weight", {kv, h}, q * h},
+                                     {theirs + ".self_attn.v_proj.weight", {kv, h}, (q + kv) * h}}};
+  return {.ours = ours + ".attention.qkv", .numel = (q + 2 * kv) * h, .num_pieces = 3, .piece = [pieces](int64_t i) {
+            return pieces[static_cast<size_t>(i)];
+          }};
 }
 
 Mapping map_gate_up(const ModelConfig& c, const std::string& ours, const std::string& theirs) {
   const int64_t half = c.intermediate * c.hidden;
-  Mapping mapping{.ours = ours + ".moe.gate_up", .numel = 2 * c.experts * half};
-  for (int64_t e = 0; e < c.experts; ++e)
-    for (const int64_t up : {0, 1})
-      mapping.pieces.push_back({fmt::format("{}.block_sparse_moe.experts.{}.{}.weight", theirs, e, up != 0 ? "w3" : "w1"),
-                                {c.intermediate, c.hidden},
-                                (2 * e + up) * half});
-  mapping.stacked = {theirs + ".mlp.experts.gate_up_proj", {c.experts, 2 * c.intermediate, c.hidden}, 0};
-  return mapping;
+  const auto piece = [=, shape = std::vector{c.intermediate, c.hidden}](int64_t i) {
+    const std::string name = fmt::format("{}.block_sparse_moe.experts.{}.{}.weight", theirs, i / 2, i % 2 != 0 ? "w3" : "w1");
+    return Piece{name, shape, i * half};
+  };
+  return {.ours = ours + ".moe.gate_up",
+          .numel = 2 * c.experts * half,
+          .num_pieces = 2 * c.experts,
+          .piece = piece,
+          .stacked = Piece{theirs + ".mlp.experts.gate_up_proj", {c.experts, 2 * c.intermediate, c.hidden}, 0}};
 }
 
 Mapping map_down(const ModelConfig& c, const std::string& ours, const std::string& theirs) {
   const int64_t size = c.intermediate * c.hidden;
-  Mapping mapping{.ours = ours + ".moe.down", .numel = c.experts * size};
-  for (int64_t e = 0; e < c.experts; ++e)
-    mapping.pieces.push_back(
-        {fmt::format("{}.block_sparse_moe.experts.{}.w2.weight", theirs, e), {c.hidden, c.intermediate}, e * size});
-  mapping.stacked = {theirs + ".mlp.experts.down_proj", {c.experts, c.hidden, c.intermediate}, 0};
-  return mapping;
+  const auto piece = [=, shape = std::vector{c.hidden, c.intermediate}](int64_t e) {
+    return Piece{fmt::format("{}.block_sparse_moe.experts.{}.w2.weight", theirs, e), shape, e * size};
+  };
+  return {.ours = ours + ".moe.down",
+          .numel = c.experts * size,
+          .num_pieces = c.experts,
+          .piece = piece,
+          .stacked = Piece{theirs + ".mlp.experts.down_proj", {c.experts, c.hidden, c.intermediate}, 0}};
 }
 
-void map_layer(const ModelConfig& c, int64_t layer, std::vector<Mapping>& all) {
+template <class Visit>
+void each_of_layer(const ModelConfig& c, int64_t layer, const Visit& visit) {
   const std::string ours = fmt::format("layers.{}", layer), theirs = fmt::format("model.layers.{}", layer);
-  all.push_back(whole(ours + ".attention_norm", theirs + ".input_layernorm.weight", {c.hidden}));
-  all.push_back(map_qkv(c, ours, theirs));
-  all.push_back(whole(ours + ".attention.out", theirs + ".self_attn.o_proj.weight", {c.hidden, c.heads * c.head_dim}));
-  all.push_back(whole(ours + ".moe_norm", theirs + ".post_attention_layernorm.weight", {c.hidden}));
-  all.push_back(whole(ours + ".moe.router", theirs + ".block_sparse_moe.gate.weight", {c.experts, c.hidden}));
-  all.back().stacked = Piece{theirs + ".mlp.gate.weight", {c.experts, c.hidden}, 0};
-  all.push_back(map_gate_up(c, ours, theirs));
-  all.push_back(map_down(c, ours, theirs));
+  visit(whole(ours + ".attention_norm", theirs + ".input_layernorm.weight", {c.hidden}));
+  visit(map_qkv(c, ours, theirs));
+  visit(whole(ours + ".attention.out", theirs + ".self_attn.o_proj.weight", {c.hidden, c.heads * c.head_dim}));
+  visit(whole(ours + ".moe_norm", theirs + ".post_attention_layernorm.weight", {c.hidden}));
+  Mapping router = whole(ours + ".moe.router", theirs + ".block_sparse_moe.gate.weight", {c.experts, c.hidden});
+  router.stacked = Piece{theirs + ".mlp.gate.weight", {c.experts, c.hidden}, 0};
+  visit(router);
+  visit(map_gate_up(c, ours, theirs));
+  visit(map_down(c, ours, theirs));
 }
 
-std::vector<Mapping> mappings(const ModelConfig& c) {
-  std::vector<Mapping> all{whole("embedding", "model.embed_tokens.weight", {c.vocabulary, c.hidden})};
-  for (int64_t layer = 0; layer < c.layers; ++layer) map_layer(c, layer, all);
-  all.push_back(whole("final_norm", "model.norm.weight", {c.hidden}));
-  if (!c.tied_head) all.push_back(whole("head", "lm_head.weight", {c.vocabulary, c.hidden}));
-  return all;
+template <class Visit>
+void for_each_mapping(const ModelConfig& c, const Visit& visit) {
+  visit(whole("embedding", "model.embed_tokens.weight", {c.vocabulary, c.hidden}));
+  for (int64_t layer = 0; layer < c.layers; ++layer) each_of_layer(c, layer, visit);
+  visit(whole("final_norm", "model.norm.weight", {c.hidden}));
+  if (!c.tied_head) visit(whole("head", "lm_head.weight", {c.vocabulary, c.hidden}));
 }
 
 template <class T>
@@ -114,10 +124,13 @@ class Importer {
 
   void read(const Mapping& mapping, std::vector<float>& values) {
     const bool stacked = mapping.stacked && model_.contains(mapping.stacked->theirs);
-    const auto pieces = stacked ? std::span(&*mapping.stacked, 1) : std::span(mapping.pieces);
-    for (const Piece& piece : pieces) check(piece);
+    const auto each = [&](const auto& visit) {
+      if (stacked) return visit(*mapping.stacked);
+      for (int64_t i = 0; i < mapping.num_pieces; ++i) visit(mapping.piece(i));
+    };
+    each([&](const Piece& piece) { check(piece); });
     values.resize(static_cast<size_t>(mapping.numel));  // as large as the file, now that its shapes are known
-    for (const Piece& piece : pieces) read(piece, values);
+    each([&](const Piece& piece) { read(piece, values); });
   }
   // A tied head may be there as well; rotary frequencies were, in old files. Anything else would be lost unnoticed.
   void check_all_used(bool tied) const {
@@ -156,20 +169,22 @@ class Importer {
   std::set<std::string, std::less<>> used_;
 };
 
-std::vector<io::TensorSpec> specs_of(const std::vector<Mapping>& all) {
+// Every tensor of theirs, and where in which of our parameters it begins.
+struct Exported {
   std::vector<io::TensorSpec> specs;
-  for (const Mapping& mapping : all)
-    for (const Piece& piece : mapping.pieces) specs.push_back({piece.theirs, "F32", piece.shape});
-  return specs;
-}
+  std::vector<std::pair<std::string, int64_t>> ours;
+};
 
-// Which of our parameters holds a tensor of theirs.
-std::pair<const Mapping*, const Piece*> find_piece(const std::vector<Mapping>& all, const std::string& theirs) {
-  for (const Mapping& mapping : all)
-    for (const Piece& piece : mapping.pieces)
-      if (piece.theirs == theirs) return {&mapping, &piece};
-  CISTRON_CHECK(false, "[export] '{}' is not in the table", theirs);
-  return {};
+Exported tensors_of(const ModelConfig& config) {
+  Exported all;
+  for_each_mapping(config, [&](const Mapping& mapping) {
+    for (int64_t i = 0; i < mapping.num_pieces; ++i) {
+      Piece piece = mapping.piece(i);
+      all.ours.emplace_back(mapping.ours, piece.begin);
+      all.specs.push_back({std::move(piece.theirs), "F32", std::move(piece.shape)});
+    }
+  });
+  return all;
 }
 
 }  // namespace
@@ -178,26 +193,27 @@ void import_hugging_face(const std::filesystem::path& directory, const ModelConf
                          const std::function<void(const std::string& name, std::span<const float> values)>& fill) {
   Importer importer(directory);
   std::vector<float> values;
-  for (const Mapping& mapping : mappings(config)) {
+  for_each_mapping(config, [&](const Mapping& mapping) {
     importer.read(mapping, values);
     fill(mapping.ours, values);
-  }
+  });
   importer.check_all_used(config.tied_head);
 }
 
 void export_hugging_face(const std::filesystem::path& directory, const ModelConfig& config, const SpecialTokens& tokens,
                          const ReadParameter& read, int64_t shard_bytes) {
   const std::string json = hugging_face_config(config, tokens);
-  const auto all = mappings(config);
-  const auto shards = io::plan_shards(specs_of(all), shard_bytes);
+  const Exported all = tensors_of(config);
+  const auto shards = io::plan_shards(all.specs, shard_bytes);
+  auto ours = all.ours.begin();  // shards hold the tensors in their order
   std::vector<float> values;
   for (size_t i = 0; i < shards.size(); ++i) {
     const auto name = io::shard_name(static_cast<int64_t>(i), static_cast<int64_t>(shards.size()));
     io::SafetensorsWriter writer(directory / name, shards[i], {{"format", "pt"}, {kWriter.first, kWriter.second}});
     for (const io::TensorSpec& spec : shards[i]) {
-      const auto [mapping, piece] = find_piece(all, spec.name);
+      const auto& [name_of_ours, begin] = *ours++;
       values.resize(static_cast<size_t>(io::safetensors_bytes(spec)) / sizeof(float));
-      read(mapping->ours, piece->begin, values);
+      read(name_of_ours, begin, values);
       writer.write(spec.name, std::as_bytes(std::span(values)));
     }
     writer.commit();

@@ -35,7 +35,10 @@ class Reader {
                        : std::is_integral_v<T>          ? found->is_number_integer()
                                                         : found->is_number();
     if (!right) refuse(file_, fmt::format("'{}' is {}", key, found->dump()), "it has the wrong type");
-    return found->get<T>();
+    if constexpr (std::is_same_v<T, int64_t>)
+      return io::json_integer(*found, file_.string());
+    else
+      return found->get<T>();
   }
   template <class T>
   T get_or(const char* key, T absent) const {

@@ -116,6 +116,7 @@ LocalParameters::LocalParameters(const std::vector<const Parameter*>& parameters
     : gradients_(arenas.gradients) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     index_[parameters[i]] = i;
+    by_name_[parameters[i]->name] = i;
     entries_.push_back(make_entry(*parameters[i], rows[i], precision, arenas, storage));
   }
 }
@@ -146,10 +147,9 @@ void LocalParameters::check_all_have_grads() const {
 }
 
 LocalParameters::Entry& LocalParameters::find(const std::string& name) {
-  const auto found =
-      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.parameter->name == name; });
-  CISTRON_CHECK(found != entries_.end(), "[parameters] there is no '{}'", name);
-  return *found;
+  const auto found = by_name_.find(name);
+  CISTRON_CHECK(found != by_name_.end(), "[parameters] there is no '{}'", name);
+  return entries_[found->second];
 }
 
 Tensor LocalParameters::weights(const Parameter& parameter) {

@@ -109,6 +109,7 @@ class LocalParameters : public ParameterAccess {
   std::vector<Entry*> ready_;  // not taken yet
   std::vector<Entry> entries_;
   std::unordered_map<const Parameter*, size_t> index_;
+  std::unordered_map<std::string_view, size_t> by_name_;  // the parameters' own names
 };
 
 /// As the quantisers take weights: [E, N, K], of one matrix [1, N, K].

@@ -95,6 +95,26 @@ def many_over_the_same_bytes(entries):
         entries[f"t{i}"] = {"dtype": "F32", "shape": [33, 8], "data_offsets": [0, 1056]}
 
 
+def with_empty_tensors(entries):
+    end = max(tensor["data_offsets"][1] for tensor in entries.values())
+    for i in range(400_000):
+        entries[f"t{i}"] = {"dtype": "F32", "shape": [0], "data_offsets": [end, end]}
+
+
+def with_experts(count):
+    """A configuration and a router of so many, and the weights of two."""
+    def make(here, _):
+        named = files.shapes()
+        named["model.layers.0.block_sparse_moe.gate.weight"] = [count, 8]
+        files.model(here / "m", config=files.CONFIG | {"num_local_experts": count}, weights=files.safetensors(*files.entries(named)))
+    return make
+
+
+def link_to_itself(here, _):
+    files.model(here / "m")
+    (here / "m/tokenizer_config.json").symlink_to("tokenizer_config.json")
+
+
 def twice(here, _):
     entries, size = files.entries()
     text = json.dumps(entries)
@@ -233,10 +253,24 @@ CASES = [
      '\'hidden_size\' is "8": @/m/config.json: it has the wrong type'),
     ("a size that is broken", config(hidden_size=8.5), IMPORT, 3,
      "'hidden_size' is 8.5: @/m/config.json: it has the wrong type"),
+    ("65,536 layers", config(num_hidden_layers=65536), IMPORT, 3,
+     "a model cannot have layers = 65536: model: give a number from 1 to 2048: @/m/config.json: the file describes no model that can run"),
+    ("2^63 layers", config(num_hidden_layers=1 << 63), IMPORT, 3,
+     '"9223372036854775808" is no whole number of 64 bits: @/m/config.json: the file is damaged; get it again'),
+    ("5,000,000 experts", config(num_local_experts=5_000_000), IMPORT, 3,
+     "a model cannot have experts = 5000000: model: give a number from 1 to 65536: @/m/config.json: the file describes no model that can run"),
+    ("2,048 layers that the file lacks", config(num_hidden_layers=2048), IMPORT, 3,
+     "tensor 'model.layers.1.input_layernorm.weight' is missing: @/m: the model is incomplete"),
+    ("60,000 experts that the file lacks", with_experts(60_000), IMPORT, 3,
+     "tensor 'model.layers.0.block_sparse_moe.experts.2.w1.weight' is missing: @/m: the model is incomplete"),
+    ("400,000 empty tensors", header(with_empty_tensors), IMPORT, 3,
+     "tensor 't0' has no place: @/m: is config.json of this model?"),
+    ("a context of one token", config(max_position_embeddings=1), "score @/m --tokenizer esm2 --fasta @/m/config.json", 3,
+     "a model with a context of 1 token, which leaves none to predict: @/m: score with one of at least 2"),
     ("no layers", config(num_hidden_layers=0), IMPORT, 3,
-     "a model cannot have layers = 0: model: give a number from 1 to 65536: @/m/config.json: the file describes no model that can run"),
+     "a model cannot have layers = 0: model: give a number from 1 to 2048: @/m/config.json: the file describes no model that can run"),
     ("fewer than no layers", config(num_hidden_layers=-1), IMPORT, 3,
-     "a model cannot have layers = -1: model: give a number from 1 to 65536: @/m/config.json: the file describes no model that can run"),
+     "a model cannot have layers = -1: model: give a number from 1 to 2048: @/m/config.json: the file describes no model that can run"),
     ("heads that cannot share", config(num_key_value_heads=3), IMPORT, 3,
      "a model cannot have kv_heads = 3: model: it must divide heads = 2: @/m/config.json: the file describes no model that can run"),
     ("more experts chosen than there are", config(num_experts_per_tok=3), IMPORT, 3,
@@ -273,6 +307,8 @@ CASES = [
      "the tokenizer esm2 has 33 tokens and the model 32: @/m: give the model's own with --tokenizer"),
     ("a tokenizer of another name", beside("tokenizer_config.json", '{"cistron_tokenizer": "esm9"}'), "info @/m", 3,
      "the model's tokenizer 'esm9' is unknown: @/m: give --tokenizer, one of esm2, nucleotide"),
+    ("a tokenizer's configuration that links to itself", link_to_itself, "info @/m", 3,
+     "cannot read the file: @/m/tokenizer_config.json: Too many levels of symbolic links"),
     ("a tokenizer's configuration cut short", beside("tokenizer_config.json", "{"), "info @/m", 3,
      'broken JSON at byte 2: @/m/tokenizer_config.json: "expected string literal"'),
     ("a tokenizer.json that nobody reads", beside("tokenizer.json", '{"model": {"merges": [["a", "zz"]]}}'), "info @/m --json", 0,

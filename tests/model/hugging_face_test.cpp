@@ -185,7 +185,7 @@ TEST_F(HuggingFace, ConfigsOfOtherModelsAreRefused) {
   EXPECT_THAT(refused([](auto& c) { c["num_experts_per_tok"] = 99; }), HasSubstr("only 5 experts"));
   EXPECT_THAT(refused([](auto& c) { c["rope_parameters"]["rope_theta"] = 5.0; }), HasSubstr("make them equal"));
   EXPECT_THAT(refused([](auto& c) { c["quantization_config"] = {{"bits", 4}}; }), HasSubstr("quantized"));
-  EXPECT_THAT(refused([](auto& c) { c["num_hidden_layers"] = 1000000000; }), HasSubstr("from 1 to 65536"));
+  EXPECT_THAT(refused([](auto& c) { c["num_hidden_layers"] = 1000000000; }), HasSubstr("from 1 to 2048"));
   EXPECT_EQ(refused([](auto& c) { c.erase("rope_parameters"); }), "");  // the older spelling is there too
   std::ofstream(directory_ / "config.json") << "{\"hidden_size\": ";
   EXPECT_THAT(error_of([&] { model::read_hugging_face_config(directory_); }), HasSubstr("broken JSON"));
