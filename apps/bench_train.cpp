@@ -162,7 +162,7 @@ void add_bench_train(CLI::App& bench, const std::string& example, Run& run) {
       ->allow_extra_args(false);
   verb->add_option("--layers", s.layers, "Instead of the preset's")->check(positive);
   verb->add_option("--vocabulary", s.vocabulary, "Instead of the preset's")->check(positive);
-  verb->add_option("--clip", s.clip, "Of the gradient's norm; 0: none")->check(CLI::NonNegativeNumber)->capture_default_str();
+  verb->add_option("--clip", s.clip, "Of the gradient's norm; 0: none")->check(CLI::Range(0.0, 1e30))->capture_default_str();
   CLI::Option* profile = verb->add_flag("--profile", o->profile,
                                         "Five more steps, operation by operation: medians, shares, rates, and ratios to D or C");
   verb->add_option("--batch", s.batch, "Sequences in a step")->check(positive)->capture_default_str();

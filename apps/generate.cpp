@@ -188,7 +188,9 @@ void add_generate(CLI::App& app, Run& run) {
       ->capture_default_str();
   verb->add_option("--max-tokens", o->max_tokens, "New tokens a sequence, at most; if left out, what the model's context holds")
       ->check(CLI::Range(int64_t{1}, kMost));
-  verb->add_option("--seed", o->seed, "Another seed, other sequences")->check(CLI::NonNegativeNumber)->capture_default_str();
+  verb->add_option("--seed", o->seed, "Another seed, other sequences")
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()))
+      ->capture_default_str();
   const std::map<std::string, Precision> precisions{{"fp32", Precision::kF32}, {"bf16", Precision::kBF16}};
   verb->add_option("--precision", o->precision, "fp32 (the reference) or bf16")->transform(CLI::CheckedTransformer(precisions));
   verb->add_option("--tokenizer", o->tokenizer, "For a model that brings none: esm2 or nucleotide");

@@ -1,7 +1,5 @@
 #include "apps/interrupt.h"
 
-#include <csignal>
-
 namespace cistron::apps {
 
 namespace {
@@ -9,22 +7,6 @@ namespace {
 // A signal handler can reach nothing but globals.
 std::atomic<int> received{0};
 static_assert(std::atomic<int>::is_always_lock_free);
-
-void set_handler(int signal, void (*handler)(int), int flags) {
-  struct sigaction action = {}, previous = {};
-  sigaction(signal, nullptr, &previous);
-  if (previous.sa_handler == SIG_IGN) return;
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESTART | flags;
-  sigemptyset(&action.sa_mask);
-  sigaction(signal, &action, nullptr);
-}
-
-void set_handlers(void (*handler)(int)) {
-  set_handler(SIGINT, handler, SA_RESETHAND);
-  set_handler(SIGTERM, handler, SA_RESETHAND);
-  for (const int signal : {SIGHUP, SIGUSR1, SIGXCPU}) set_handler(signal, handler, 0);
-}
 
 void receive(int signal) {
   int none = 0;
@@ -35,10 +17,21 @@ void receive(int signal) {
 
 InterruptGuard::InterruptGuard() {
   received = 0;
-  set_handlers(receive);
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], nullptr, &before_[i]);
+    if (before_[i].sa_handler == SIG_IGN) continue;
+    const bool ends_at_once = kSignals[i] == SIGINT || kSignals[i] == SIGTERM;  // when it comes again
+    struct sigaction action = {};
+    action.sa_handler = receive;
+    action.sa_flags = SA_RESTART | (ends_at_once ? static_cast<int>(SA_RESETHAND) : 0);
+    sigemptyset(&action.sa_mask);
+    sigaction(kSignals[i], &action, nullptr);
+  }
 }
 
-InterruptGuard::~InterruptGuard() { set_handlers(SIG_DFL); }
+InterruptGuard::~InterruptGuard() {
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+}
 
 const std::atomic<int>& InterruptGuard::signal() const { return received; }
 

@@ -1,5 +1,7 @@
 #pragma once
+#include <array>
 #include <atomic>
+#include <csignal>
 
 namespace cistron::apps {
 
@@ -14,6 +16,10 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
   [[nodiscard]] const std::atomic<int>& signal() const;
+
+ private:
+  static constexpr std::array kSignals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU};
+  std::array<struct sigaction, kSignals.size()> before_{};
 };
 
 }  // namespace cistron::apps

@@ -9,6 +9,7 @@
 
 #include "apps/command.h"
 #include "apps/out_of_memory.h"
+#include "apps/time_limit.h"
 #include "apps/version.h"
 #include "cistron/core/current_error.h"
 #include "cistron/core/nearest.h"
@@ -94,6 +95,7 @@ int main(int argc, char** argv) {
   fill_closed_streams();
   ignore_signals_of_writing();
   apps::end_clearly_without_memory();
+  apps::say_when_time_is_up();
   io::say_which_file_shrank();
   try {
     return parse_and_run(argc, argv);

@@ -6,6 +6,7 @@
 
 #include "cistron/core/error.h"
 #include "cistron/data/tokenizer_files.h"
+#include "cistron/io/mapped_file.h"
 #include "cistron/ops/copy.h"
 #include "cistron/train/checkpoint_folder.h"
 #include "cistron/train/progress.h"
@@ -17,8 +18,8 @@ namespace fs = std::filesystem;
 namespace {
 
 std::unique_ptr<train::Checkpoint> open_checkpoint(const fs::path& path) {
-  if (fs::exists(path / "manifest.json")) return std::make_unique<train::Checkpoint>(path);
-  if (!fs::is_directory(path / "checkpoints")) return nullptr;
+  if (io::is_reachable(path / "manifest.json")) return std::make_unique<train::Checkpoint>(path);
+  if (!io::is_reachable(path / "checkpoints") || !fs::is_directory(path / "checkpoints")) return nullptr;
   auto found = train::CheckpointFolder(path / "checkpoints").find([](const std::string& line) {
     train::show(stderr, fmt::format("cistron: {}\n", line));
   });
@@ -32,7 +33,7 @@ ModelSource::ModelSource(const fs::path& path) : path_(path), checkpoint_(open_c
   if (checkpoint_ != nullptr) {
     config_ = checkpoint_->info().config.model;
     tokenizer_ = checkpoint_->info().tokenizer;
-  } else if (fs::exists(path / "config.json")) {
+  } else if (io::is_reachable(path / "config.json")) {
     config_ = model::read_hugging_face_config(path);
     tokenizer_ = data::tokenizer_of_directory(path);
   } else {
@@ -43,7 +44,8 @@ ModelSource::ModelSource(const fs::path& path) : path_(path), checkpoint_(open_c
 }
 
 bool ModelSource::has_weights() const {
-  return checkpoint_ != nullptr || fs::exists(path_ / "model.safetensors") || fs::exists(path_ / "model.safetensors.index.json");
+  return checkpoint_ != nullptr || io::is_reachable(path_ / "model.safetensors") ||
+         io::is_reachable(path_ / "model.safetensors.index.json");
 }
 
 std::unique_ptr<const data::Tokenizer> ModelSource::tokenizer(const std::string& name) const {

@@ -72,11 +72,14 @@ Precision precision_of(const std::string& name) {
 int run_score(const Options& o) {
   const Device device = choose_device(o);
   const ModelSource source(o.model);
+  const int64_t context = source.config().context;
+  if (context < 2)
+    throw Error(ErrorKind::kBadData, "a model with a context of 1 token, which leaves none to predict", o.model,
+                "score with one of at least 2");
   const auto tokenizer = source.tokenizer(o.tokenizer);
   data::SequenceReader reader(o.fasta);
   ThreadPool pool(o.threads);
   constexpr int64_t kBatchTokens = 4096;
-  const int64_t context = source.config().context;
   model::check_mxfp8(source.config(), {}, precision_of(o.precision), device, "--precision mxfp8");
   eval::Inference inference({.model = source.config(),
                              .device = device,

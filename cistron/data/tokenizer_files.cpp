@@ -109,7 +109,7 @@ std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer, i
 
 std::string tokenizer_of_directory(const std::filesystem::path& directory) {
   const auto path = directory / "tokenizer_config.json";
-  if (!std::filesystem::exists(path)) return "";
+  if (!io::is_reachable(path)) return "";
   const io::MappedFile file(path);
   const auto config = io::parse_json({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path.string());
   const bool named = config.is_object() && config.contains(kNameKey) && config[kNameKey].is_string();

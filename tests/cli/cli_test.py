@@ -100,6 +100,10 @@ def test_usage_errors(program, directory):
     program.fails(2, "cannot read", "train", directory / "none.toml", "--out", run)
     program.fails(2, "unknown tokenizer", "prepare", directory / "a.fasta", "--tokenizer", "esm3", "--out", directory / "s2")
     program.fails(2, "exists", "prepare", directory / "a.fasta", "--tokenizer", "esm2", "--out", directory / "store")
+    program.fails(2, "not in range 0 to 9223372036854775807", "generate", run, "--seed", "-1")
+    for size in (247, 255, 256, 5000):
+        done = program.fails(2, "name", "prepare", directory / "a.fasta", "--tokenizer", "esm2", "--out", directory / ("n" * size))
+        assert len(done.stderr) <= len("cistron: error: ") + 1000 + 1, done.stderr
     program.fails(2, "did you mean 'tiny-protein'", "bench", "train", "--preset", "tiny-protien")
     for verb in ["info", "score --fasta x", "generate", "export --out x", "import --out x"]:
         name, *rest = verb.split()
@@ -335,6 +339,21 @@ def test_memory_that_the_shell_limits(program, directory):
             done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
             said = sum(line.startswith("cistron: error: ") for line in done.stderr.splitlines())
             assert done.returncode in (0, 1, 4) and said == (done.returncode != 0), (limit, ranks, done)  # 1: no thread can be started
+
+
+def test_time_that_the_shell_limits(program, directory):
+    config, run = prepared(program, directory), directory / "run"
+    write_fasta(directory / "long.fasta", 100_000)
+
+    def limited(*command):
+        line = " ".join(f"'{part}'" for part in [program.path, *command])
+        return subprocess.run(["bash", "-c", f"ulimit -t 3; exec {line}"], capture_output=True, text=True, timeout=300)
+
+    done = limited("train", config, "--out", run, "--quiet", "--set", "train.steps=1000000", "--set", "train.validate_every=0")
+    assert done.returncode == 152 and "--resume" in done.stderr, (done.returncode, done.stderr)
+    assert (run / "checkpoints/latest").exists()
+    done = limited("score", run, "--fasta", directory / "long.fasta", "--quiet")
+    assert (done.returncode, done.stderr) == (1, "cistron: error: the limit on the processor's time is reached: ulimit -t: raise it\n")
 
 
 def test_a_finished_run(program, directory):
