@@ -9,6 +9,8 @@ namespace cistron {
 namespace {
 
 ErrorKind kind_of(const std::error_code& code) {
+  const bool name = code == std::errc::filename_too_long || code == std::errc::too_many_symbolic_link_levels;
+  if (name) return ErrorKind::kUsage;
   const bool full = code == std::errc::no_space_on_device || code == std::errc::file_too_large;
   return full ? ErrorKind::kOutOfSpace : ErrorKind::kFailed;
 }

@@ -195,8 +195,11 @@ const char* advice(int error) {
 void throw_errno(std::string_view what, const fs::path& where) {
   const int error = errno;
   const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  throw Error(full ? ErrorKind::kOutOfSpace : ErrorKind::kFailed, what, where.string(),
-              std::generic_category().message(error) + advice(error));
+  const bool name = error == ENAMETOOLONG || error == ELOOP;
+  throw Error(full   ? ErrorKind::kOutOfSpace
+              : name ? ErrorKind::kUsage
+                     : ErrorKind::kFailed,
+              what, where.string(), std::generic_category().message(error) + advice(error));
 }
 
 void sync_directory(const fs::path& directory) { sync_path(directory, O_DIRECTORY); }
@@ -296,7 +299,8 @@ AtomicDirectory::~AtomicDirectory() { discard(); }
 void AtomicDirectory::discard() {
   try {
     if (!committed_) remove_ours(partial_);
-  } catch (const std::exception&) {  // it stays until the next writer clears it
+  } catch (const std::exception&) {  // it stays until the next writer clears it, unless there is nothing in it
+    (void)rmdir(partial_.c_str());
   }
   if (lock_ >= 0) close(lock_);
 }

@@ -11,7 +11,8 @@
 
 namespace cistron::io {
 
-/// Throws for the system call that just failed: kOutOfSpace when the disk or quota is full, else kFailed. Reads errno.
+/// Throws for the system call that just failed: kOutOfSpace when the disk or quota is full, kUsage for a name that
+/// cannot be (too long, links in a circle), else kFailed. Reads errno.
 [[noreturn]] void throw_errno(std::string_view what, const std::filesystem::path& where);
 
 /// A new file, in place of what has its name, being written; closed, not removed, at the end. Nothing reaches the disk for sure

@@ -104,6 +104,8 @@ def test_usage_errors(program, directory):
     for size in (247, 255, 256, 5000):
         done = program.fails(2, "name", "prepare", directory / "a.fasta", "--tokenizer", "esm2", "--out", directory / ("n" * size))
         assert len(done.stderr) <= len("cistron: error: ") + 1000 + 1, done.stderr
+    for name in ("n" * 256, "n/" * 2100):
+        program.fails(2, "too long", "train", config, "--out", directory / name)
     program.fails(2, "did you mean 'tiny-protein'", "bench", "train", "--preset", "tiny-protien")
     for verb in ["info", "score --fasta x", "generate", "export --out x", "import --out x"]:
         name, *rest = verb.split()

@@ -26,7 +26,7 @@ TEST(CurrentError, KeepsWhatIsOneAndNamesTheRest) {
              loop = std::make_error_code(std::errc::too_many_symbolic_link_levels);
   EXPECT_EQ(described(std::system_error(full)).kind(), ErrorKind::kOutOfSpace);
   const Error file = described(std::filesystem::filesystem_error("status", "/a/b", loop));
-  EXPECT_EQ(file.kind(), ErrorKind::kFailed);
+  EXPECT_EQ(file.kind(), ErrorKind::kUsage);
   EXPECT_EQ(std::string(file.what()), "cannot reach the file: /a/b: " + loop.message());
   EXPECT_STREQ(described(std::runtime_error("why")).what(), "why");
   EXPECT_EQ(described(7).kind(), ErrorKind::kFailed);
