@@ -7,7 +7,7 @@
 // That is grouped_gemm_forward + scaled_swiglu_forward, and grouped_gemm_dgrad + scaled_swiglu_backward + scaled_swiglu_forward.
 // g and u are rounded to their dtype before the activation, as there; d stays in f32 on CUDA.
 // gate_up, which is kept between the two, is packed (`groups.h`): P = groups.packed_rows(), nothing is written past the last row
-// in use. Pad rows of act and dgate_up are zeros; x and dy may hold anything there. Outputs must not alias operands.
+// in use. Pad rows of act, dgate_up and dweight are zeros; x and dy may hold anything there. Outputs must not alias operands.
 #include <string>
 
 #include "cistron/ops/groups.h"
@@ -32,11 +32,11 @@ struct GroupedSwigluBackward {
   const Tensor& dgate_up;  // [R, 2F]
   const Tensor& act;       // [R, F]
   const Tensor& dweight;   // [R] f32
-  Tensor partials = {};    // scratch of the operation's own: dweight by columns of tiles; callers leave it undefined
+  Tensor partials = {};    // [tiles of columns, R] scratch of the operation's own: parts of dweight; callers leave it undefined
 };
 void grouped_swiglu_backward(Context& ctx, const GroupedSwigluBackward& args);
 
-/// Columns of F in a tile of the backward.
+/// Columns of F in a tile of the backward, of which dweight has a part each.
 constexpr int64_t kSwigluTile = 256;
 
 /// Empty where the device that this context computes on, or plans for, has both products for experts of H to F in its precision,

@@ -1,6 +1,6 @@
 // Which cards have the products beside SwiGLU in MXFP8. Backward: the dgrad of FC2 into bf16, then one pass over it and gate and
-// up that writes all three operands. (In the product's own epilogue both directions of three operands would take longer than that
-// pass: bench/NOTES.md.)
+// up that writes all three operands. (The product's own epilogue would by count take as long for them, both warpgroups would have
+// to meet in it, and it would hold three tensors in registers meanwhile: bench/NOTES.md.)
 #include "cistron/core/checked.h"
 #include "cistron/cuda/gemm/grouped_swiglu.h"
 #include "cistron/cuda/gemm/sm90_mxfp8_grouped_swiglu.h"

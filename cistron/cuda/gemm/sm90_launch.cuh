@@ -19,7 +19,8 @@ inline TensorMapShape map_shape(const Tensor& t, int box_rows) {
           .box_rows = box_rows};
 }
 
-/// out [R, N] as [R, sections, N / sections], so that nothing is stored past a section's end.
+/// out [R, N] as [sections, R, N / sections], so that nothing is stored past a section's end; in an epilogue's boxes. What an
+/// epilogue loads has the same map.
 inline CUtensorMap output_map(const Tensor& out, int64_t sections) {
   TensorMapShape shape = map_shape(out, kPieceRows);
   if (sections > 1) {
@@ -59,6 +60,7 @@ Problem problem_of(const ops::MxOperand& x, const ops::MxOperand& w, int64_t n, 
   return p;
 }
 
+/// As many blocks as run at once; they walk the tiles, whose number only the card knows.
 template <class Mainloop, class Epilogue, bool kRagged>
 void launch(Context& ctx, const Problem& p, const typename Epilogue::Args& args) {
   const auto kernel = grouped_gemm_kernel<Mainloop, Epilogue, kRagged>;
