@@ -41,7 +41,7 @@ std::string refusal(const Context& ctx, MatchedOperations operations) {
   if (const std::string why = not_one_mlp(gate_up, down); !why.empty()) return why;
   if (ctx.in_mxfp8(gate_up.weight()) || ctx.in_mxfp8(down.weight())) return "its weights are in MXFP8";
   const Shape& shape = down.weight().shape;
-  return ops::grouped_swiglu_refusal(ctx, shape[1], shape[2], gate_up.bias() != Bias::kNone);
+  return ops::grouped_swiglu_refusal(ctx, shape[1], shape[2]);
 }
 
 }  // namespace

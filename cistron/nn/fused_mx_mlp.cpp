@@ -19,7 +19,7 @@ std::string refusal(const Context& ctx, MatchedOperations operations) {
   if (const int64_t sections = gate_up.weight().mx_sections; sections != 2)
     return fmt::format("gate and up are quantised in {} sections, not in 2", sections);
   const Shape& shape = down.weight().shape;
-  return ops::mxfp8_grouped_swiglu_refusal(ctx, ctx.mx_group(), shape[1], shape[2], gate_up.bias() != Bias::kNone);
+  return ops::mxfp8_grouped_swiglu_refusal(ctx, ctx.mx_group(), shape[1], shape[2]);
 }
 
 /// The rows of x [T, H] in expert order.

@@ -9,5 +9,5 @@ void mxfp8_grouped_swiglu_forward(Context& ctx, const ops::Mxfp8GroupedSwigluFor
 void mxfp8_grouped_swiglu_backward(Context& ctx, const ops::Mxfp8GroupedSwigluBackward& /*args*/) {
   ops::throw_no_backend("mxfp8_grouped_swiglu_backward", ctx.device);
 }
-std::string mxfp8_grouped_swiglu_refusal(const Context& /*ctx*/, bool /*biased*/) { return "this build has no CUDA"; }
+std::string mxfp8_grouped_swiglu_refusal(const Context& /*ctx*/) { return "this build has no CUDA"; }
 }  // namespace cistron::cuda

@@ -40,8 +40,8 @@ void grouped_swiglu_backward(Context& ctx, const GroupedSwigluBackward& args) {
   dispatch(kOp, ctx, with_scratch, cpu::grouped_swiglu_backward, cuda::grouped_swiglu_backward);
 }
 
-std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate, bool biased) {
-  return ctx.target().is_cuda() ? cuda::grouped_swiglu_refusal(ctx, hidden, intermediate, biased) : "";
+std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate) {
+  return ctx.target().is_cuda() ? cuda::grouped_swiglu_refusal(ctx, hidden, intermediate) : "";
 }
 
 }  // namespace cistron::ops

@@ -39,9 +39,9 @@ void grouped_swiglu_backward(Context& ctx, const GroupedSwigluBackward& args);
 /// Columns of F in a tile of the backward, of which dweight has a part each.
 constexpr int64_t kSwigluTile = 256;
 
-/// Empty where the device that this context computes on, or plans for, has both products for experts of H to F in its precision,
-/// with a bias or without; otherwise why not.
-std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate, bool biased = false);
+/// Empty where the device that this context computes on, or plans for, has both products for experts of H to F in its precision;
+/// otherwise why not.
+std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate);
 
 }  // namespace cistron::ops
 
@@ -54,5 +54,5 @@ void grouped_swiglu_backward(Context& ctx, const ops::GroupedSwigluBackward& arg
 namespace cistron::cuda {
 void grouped_swiglu_forward(Context& ctx, const ops::GroupedSwigluForward& args);
 void grouped_swiglu_backward(Context& ctx, const ops::GroupedSwigluBackward& args);
-std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate, bool biased);
+std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate);
 }  // namespace cistron::cuda

@@ -66,14 +66,16 @@ void mxfp8_grouped_swiglu_backward(Context& ctx, const Mxfp8GroupedSwigluBackwar
   with_scratch.values = cpu_scratch(ctx, {rows, 2 * width});
   with_scratch.product = product_scratch(ctx, {.x = args.dy, .w = args.w, .groups = args.groups, .out = with_scratch.d});
   with_scratch.partials = cuda_scratch(ctx, {ceil_div(width, kGroup), rows}, DType::kF32);
+  if (args.dbias.grad.defined())
+    with_scratch.dbias_partials = cuda_scratch(ctx, {rows / kBiasTileRows + args.groups.num_experts(), 2 * width}, DType::kF32);
   dispatch(kOp, ctx, with_scratch, cpu::mxfp8_grouped_swiglu_backward, cuda::mxfp8_grouped_swiglu_backward);
 }
 
-std::string mxfp8_grouped_swiglu_refusal(const Context& ctx, int64_t group, int64_t hidden, int64_t intermediate, bool biased) {
+std::string mxfp8_grouped_swiglu_refusal(const Context& ctx, int64_t group, int64_t hidden, int64_t intermediate) {
   if (group != kGroup) return fmt::format("scale groups of {}, whose weight gradients are bf16 products", group);
   if (hidden % kGroup != 0 || intermediate % kGroup != 0)
     return fmt::format("widths {} and {} are not multiples of 128", hidden, intermediate);
-  return ctx.target().is_cuda() ? cuda::mxfp8_grouped_swiglu_refusal(ctx, biased) : "";
+  return ctx.target().is_cuda() ? cuda::mxfp8_grouped_swiglu_refusal(ctx) : "";
 }
 
 }  // namespace cistron::ops

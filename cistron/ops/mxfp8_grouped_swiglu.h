@@ -40,18 +40,18 @@ struct Mxfp8GroupedSwigluBackward {
   const Tensor& dweight;     // [R] f32
   GradSink dbias = {};       // [E, 2F] f32; undefined: none wanted
   // scratch of the operation's own: callers leave it undefined
-  Tensor d = {};             // [R, F] bf16
-  Tensor gate_up_rows = {};  // [R, 2F] bf16: gate_up with pad rows
-  Tensor values = {};        // [R, 2F] bf16
-  Tensor partials = {};      // dweight by columns of tiles
+  Tensor d = {};               // [R, F] bf16
+  Tensor gate_up_rows = {};    // [R, 2F] bf16: gate_up with pad rows
+  Tensor values = {};          // [R, 2F] bf16
+  Tensor partials = {};        // dweight by columns of tiles
+  Tensor dbias_partials = {};  // dbias by tiles of rows
   MxDecoded product = {};
 };
 void mxfp8_grouped_swiglu_backward(Context& ctx, const Mxfp8GroupedSwigluBackward& args);
 
 /// Empty where the device that this context computes on, or plans for, has both products for experts of H to F with these scale
-/// groups, with a bias or without; otherwise why not.
-std::string mxfp8_grouped_swiglu_refusal(const Context& ctx, int64_t group, int64_t hidden, int64_t intermediate,
-                                         bool biased = false);
+/// groups; otherwise why not.
+std::string mxfp8_grouped_swiglu_refusal(const Context& ctx, int64_t group, int64_t hidden, int64_t intermediate);
 
 }  // namespace cistron::ops
 
@@ -65,5 +65,5 @@ namespace cistron::cuda {
 void mxfp8_grouped_swiglu_forward(Context& ctx, const ops::Mxfp8GroupedSwigluForward& args);
 void mxfp8_grouped_swiglu_backward(Context& ctx, const ops::Mxfp8GroupedSwigluBackward& args);
 /// Of the card alone: `ops::mxfp8_grouped_swiglu_refusal` has looked at the sizes.
-std::string mxfp8_grouped_swiglu_refusal(const Context& ctx, bool biased);
+std::string mxfp8_grouped_swiglu_refusal(const Context& ctx);
 }  // namespace cistron::cuda

@@ -32,7 +32,8 @@ class CudaGroupedSwiglu : public testing::TestWithParam<RoutingCase> {
                                         .w = to_device(cuda_, in.w),
                                         .groups = on_device(in.groups),
                                         .gate_up = gate_up,
-                                        .act = act});
+                                        .act = act,
+                                        .bias = in.bias.defined() ? to_device(cuda_, in.bias) : Tensor{}});
     return {to_host(cpu_, gate_up), to_host(cpu_, act)};
   }
   SwigluOutputs backward(const SwigluCase& in) {
@@ -64,6 +65,17 @@ TEST_P(CudaGroupedSwiglu, Forward) {
     EXPECT_TRUE(same_bits(again[1].rows(0, in.used()), out[1].rows(0, in.used())));
     const bool overwritten = overwrite_neighbours(out[0], in.groups);
     EXPECT_EQ(static_cast<bool>(forward_within(in, out[0], out[1])), !overwritten);
+  }
+}
+
+TEST_P(CudaGroupedSwiglu, ForwardWithBiases) {
+  for (const int64_t width : kWidths) {
+    SwigluCase in(cpu_, GetParam(), kHidden, width, false, DType::kBF16);
+    in.bias = random_tensor(cpu_, {in.groups.num_experts(), 2 * width}, DType::kF32, 7);
+    const auto out = forward(in);
+    EXPECT_TRUE(forward_within(in, out[0], out[1])) << width;
+    in.bias = of_wrong_experts(cpu_, in.bias);
+    EXPECT_EQ(static_cast<bool>(forward_within(in, out[0], out[1])), in.groups.num_experts() == 1);
   }
 }
 

@@ -31,10 +31,11 @@ class CudaMxfp8GroupedSwiglu : public OnCard, public testing::WithParamInterface
     return out;
   }
   Mxfp8SwigluForwardOutputs host_of(const Mxfp8SwigluForwardOutputs& out) const { return {host(out.gate_up), host_of(out.act)}; }
+  Tensor bias_of(const Mxfp8SwigluCase& in) const { return in.bias.defined() ? device(in.bias) : Tensor{}; }
   Mxfp8SwigluForwardOutputs fused_forward(const Mxfp8SwigluCase& in, const ops::MxOperand& w) {
     const auto out = poisoned_forward(in);
-    ops::mxfp8_grouped_swiglu_forward(cuda_,
-                                      {to_device(cuda_, in.x), to_device(cuda_, w), device(in.groups), out.gate_up, out.act});
+    ops::mxfp8_grouped_swiglu_forward(
+        cuda_, {to_device(cuda_, in.x), to_device(cuda_, w), device(in.groups), out.gate_up, out.act, bias_of(in)});
     return host_of(out);
   }
   Mxfp8SwigluForwardOutputs unfused_forward(const Mxfp8SwigluCase& in) {
@@ -43,7 +44,8 @@ class CudaMxfp8GroupedSwiglu : public OnCard, public testing::WithParamInterface
     out.gate_up = poisoned_there({in.groups.max_rows(), 2 * in.width}, DType::kBF16);
     const Tensor act = poisoned_there({in.groups.max_rows(), in.width}, DType::kBF16);
     const ops::MxTensor quantised{.rows = out.act, .columns = {}};
-    ops::mxfp8_grouped_gemm(cuda_, {to_device(cuda_, in.x), to_device(cuda_, in.w), groups, out.gate_up});
+    ops::mxfp8_grouped_gemm(cuda_,
+                            {to_device(cuda_, in.x), to_device(cuda_, in.w), groups, out.gate_up, {.values = bias_of(in)}});
     ops::scaled_swiglu_forward(cuda_, {out.gate_up, groups, act});
     ops::mxfp8_quantize(cuda_, {.x = act, .out = quantised, .starts = groups.starts});
     out = host_of(out);
@@ -58,12 +60,13 @@ class CudaMxfp8GroupedSwiglu : public OnCard, public testing::WithParamInterface
     return out;
   }
   Mxfp8SwigluBackwardOutputs host_of(const Mxfp8SwigluBackwardOutputs& out) const {
-    return {to_host(cpu_, out.dgate_up), host_of(out.act), host(out.dweight)};
+    return {to_host(cpu_, out.dgate_up), host_of(out.act), host(out.dweight), out.dbias.defined() ? host(out.dbias) : Tensor{}};
   }
-  Mxfp8SwigluBackwardOutputs fused_backward(const Mxfp8SwigluCase& in, const ops::MxOperand& w) {
-    const auto out = poisoned_backward(in);
+  Mxfp8SwigluBackwardOutputs fused_backward(const Mxfp8SwigluCase& in, const ops::MxOperand& w, const GradSink& dbias = {}) {
+    auto out = poisoned_backward(in);
+    out.dbias = dbias.grad;
     ops::mxfp8_grouped_swiglu_backward(cuda_, {to_device(cuda_, in.x), to_device(cuda_, w), device(in.gate_up), device(in.groups),
-                                               out.dgate_up, out.act, out.dweight});
+                                               out.dgate_up, out.act, out.dweight, dbias});
     return host_of(out);
   }
   Mxfp8SwigluBackwardOutputs unfused_backward(const Mxfp8SwigluCase& in) {
@@ -108,6 +111,27 @@ TEST_P(CudaMxfp8GroupedSwiglu, Forward) {
     const bool overwritten = overwrite_neighbours(out.gate_up, in.groups);
     EXPECT_EQ(static_cast<bool>(right(in, out)), !overwritten);
   }
+}
+
+TEST_P(CudaMxfp8GroupedSwiglu, WithBiases) {
+  Mxfp8SwigluCase in(cpu_, GetParam(), kHidden, 384, false);
+  in.bias = random_tensor(cpu_, {in.groups.num_experts(), 2 * in.width}, DType::kF32, 5);
+  const auto out = fused_forward(in, in.w);
+  EXPECT_TRUE(right(in, out));
+  EXPECT_TRUE(same_forward(in, out, unfused_forward(in)));
+  in.bias = of_wrong_experts(cpu_, in.bias);
+  EXPECT_EQ(static_cast<bool>(right(in, out)), in.groups.num_experts() == 1);
+
+  const Mxfp8SwigluCase back(cpu_, GetParam(), kHidden, 384, true);
+  GradSink dbias{.grad = poisoned_there(in.bias.shape(), DType::kF32)};
+  auto grads = fused_backward(back, back.w, dbias);
+  EXPECT_TRUE(right(back, grads));
+  EXPECT_TRUE(same_backward(grads, fused_backward(back, back.w)));
+  dbias.accumulate = true;
+  const auto sums = to_double(fused_backward(back, back.w, dbias).dbias), once = to_double(grads.dbias);
+  for (size_t i = 0; i < sums.size(); ++i) ASSERT_EQ(sums[i], 2 * once[i]) << i;
+  grads.dbias = of_wrong_experts(cpu_, grads.dbias);
+  EXPECT_EQ(static_cast<bool>(right(back, grads)), in.groups.num_experts() == 1);
 }
 
 TEST_P(CudaMxfp8GroupedSwiglu, Backward) {

@@ -12,7 +12,7 @@ namespace {
 bool on_hopper(const Context& ctx) { return ctx.gemm == GemmKernels::kAuto && compute_capability(ctx) == 90; }
 bool hopper_takes(const Context& ctx, const Tensor& operand) { return operand.dtype() == DType::kBF16 && on_hopper(ctx); }
 
-/// In a pass of its own.
+/// In a pass of its own, after the portable kernels.
 template <class Product>
 void add_bias(Context& ctx, const Product& args) {
   if (args.bias.values.defined()) add_grouped_bias(ctx, args.bias, args.groups, args.out);
@@ -22,7 +22,8 @@ void add_bias(Context& ctx, const Product& args) {
 
 void grouped_gemm_forward(Context& ctx, const ops::GroupedGemmForward& args) {
   const DeviceGuard guard(ctx);
-  hopper_takes(ctx, args.x) ? sm90::grouped_gemm_forward(ctx, args) : portable::grouped_gemm_forward(ctx, args);
+  if (hopper_takes(ctx, args.x)) return sm90::grouped_gemm_forward(ctx, args);
+  portable::grouped_gemm_forward(ctx, args);
   add_bias(ctx, args);
 }
 
@@ -40,7 +41,8 @@ bool mxfp8_products_decode(const Context& ctx) { return !on_hopper(ctx); }
 
 void mxfp8_grouped_gemm(Context& ctx, const ops::Mxfp8GroupedGemm& args) {
   const DeviceGuard guard(ctx);
-  on_hopper(ctx) ? sm90::mxfp8_grouped_gemm(ctx, args) : portable::mxfp8_grouped_gemm(ctx, args);
+  if (on_hopper(ctx)) return sm90::mxfp8_grouped_gemm(ctx, args);
+  portable::mxfp8_grouped_gemm(ctx, args);
   add_bias(ctx, args);
 }
 

@@ -19,8 +19,8 @@ __global__ void sum_partials_kernel(const float* partials, const int32_t* source
   dweight[row] = accumulate && !pad ? dweight[row] + sum : sum;
 }
 
-void check(const char* op, const Context& ctx, const Tensor& x, int64_t intermediate, bool biased = false) {
-  const std::string refusal = grouped_swiglu_refusal(ctx, x.dim(1), intermediate, biased);
+void check(const char* op, const Context& ctx, const Tensor& x, int64_t intermediate) {
+  const std::string refusal = grouped_swiglu_refusal(ctx, x.dim(1), intermediate);
   CISTRON_CHECK(x.dtype() == DType::kBF16 && refusal.empty(), "[{}] operands of {}; {}: use grouped_gemm and scaled_swiglu", op,
                 name_of(x.dtype()), refusal.empty() ? "bf16 wanted" : refusal);
 }
@@ -38,7 +38,7 @@ void sum_partials(Context& ctx, const Tensor& partials, const ops::Groups& group
 
 void grouped_swiglu_forward(Context& ctx, const ops::GroupedSwigluForward& args) {
   const DeviceGuard guard(ctx);
-  check("grouped_swiglu_forward", ctx, args.x, args.act.dim(1), args.bias.defined());
+  check("grouped_swiglu_forward", ctx, args.x, args.act.dim(1));
   sm90::grouped_swiglu_forward(ctx, args);
 }
 
@@ -49,14 +49,13 @@ void grouped_swiglu_backward(Context& ctx, const ops::GroupedSwigluBackward& arg
   sum_partials(ctx, args.partials, args.groups, args.dweight);
 }
 
-std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate, bool biased) {
+std::string grouped_swiglu_refusal(const Context& ctx, int64_t hidden, int64_t intermediate) {
   if (ctx.activation_dtype() != DType::kBF16) return "only bf16 has a fused kernel on CUDA";
   if (ctx.gemm == GemmKernels::kPortable) return "the portable kernels are asked for";
   if (const int card = compute_capability(ctx); card != 90)
     return fmt::format("the card is sm_{}, the kernel Hopper's (sm_90)", card);
   if (hidden % 8 != 0 || intermediate % 8 != 0)
     return fmt::format("widths {} and {} are not multiples of 8", hidden, intermediate);
-  if (biased) return "its linears have biases, which this card's fused products don't add";
   return "";
 }
 

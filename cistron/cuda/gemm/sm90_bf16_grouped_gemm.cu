@@ -10,12 +10,13 @@ using device::Major;
 
 /// x [R, K] times each expert's weight, along its rows (forward) or across them (dgrad).
 template <Major kWeight>
-void rows_times_weights(Context& ctx, const Tensor& x, const Tensor& w, const ops::Groups& groups, const Tensor& out) {
+void rows_times_weights(Context& ctx, const Tensor& x, const Tensor& w, const ops::Groups& groups, const Tensor& out,
+                        const Bias& bias = {}) {
   using Mainloop = Bf16Mainloop<Major::kAlong, kWeight>;
   Problem p = problem_of<Mainloop>(x, w, out.dim(1), groups);
   p.k = narrow<int>(x.dim(1));
-  if (out.dtype() == DType::kF32) return launch_store<Mainloop, StoreF32, false>(ctx, p, out);
-  launch_store<Mainloop, StoreBf16, false>(ctx, p, out);
+  if (out.dtype() == DType::kF32) return launch_store<Mainloop, StoreF32, false>(ctx, p, out, bias);
+  launch_store<Mainloop, StoreBf16, false>(ctx, p, out, bias);
 }
 
 /// `lines` of an operand by the contraction, in boxes of kRows lines.
@@ -53,7 +54,7 @@ void launch_dense(Context& ctx, const Problem& p, const DenseProduct& d) {
                                            .box_rows = kPieceRows,
                                            .row_pitch = d.out_pitch,
                                            .outer_pitch = d.out_pitch});
-  launch<Mainloop, Store<Format, Mainloop::kTileN, Mainloop::kBuffers>, kRagged>(ctx, p, {out, kRagged});
+  launch<Mainloop, Store<Format, Mainloop::kTileN, Mainloop::kBuffers>, kRagged>(ctx, p, {out, kRagged, {}});
 }
 
 template <Major kB>
@@ -91,7 +92,7 @@ void dense(Context& ctx, const DenseProduct& d) {
 }
 
 void grouped_gemm_forward(Context& ctx, const ops::GroupedGemmForward& args) {
-  rows_times_weights<Major::kAlong>(ctx, args.x, args.w, args.groups, args.out);
+  rows_times_weights<Major::kAlong>(ctx, args.x, args.w, args.groups, args.out, bias_of(args.bias, args.groups));
 }
 
 void grouped_gemm_dgrad(Context& ctx, const ops::GroupedGemmDgrad& args) {

@@ -102,6 +102,34 @@ __device__ __forceinline__ void store_piece(const CUtensorMap* map, device::BoxS
   }
 }
 
+/// What is added to the sums (`ops/grouped_bias.h`).
+struct Bias {
+  const float* values;  // [experts, sections x width]; null: nothing
+  const float* weight;  // of rows; null: 1
+  int sections, width;
+
+  /// From column `column` of B's rows on.
+  [[nodiscard]] __device__ const float* of(const Tile& tile, int column) const {
+    return values + static_cast<int64_t>(tile.expert) * sections * width + column;
+  }
+};
+
+/// To a thread's sums of 8 kBlocks columns, of which `columns` there are: registers 4i to 4i + 3 have columns 8i + 2 (lane % 4)
+/// and the next, of a row and of the one 8 further.
+template <int kBlocks>
+__device__ __forceinline__ void add_bias(float* d, const float* values, int columns, float first_scale, float second_scale) {
+#pragma unroll
+  for (int i = 0; i < kBlocks; ++i, d += 4) {
+    const int column = 8 * i + device::lane_index() % 4 * 2;
+    if (column >= columns) continue;
+    const float low = __ldg(values + column), high = __ldg(values + column + 1);
+    d[0] += first_scale * low;
+    d[1] += first_scale * high;
+    d[2] += second_scale * low;
+    d[3] += second_scale * high;
+  }
+}
+
 template <class Format, int kTileN, int kWarpBuffers>
 struct Store {
   static constexpr int kTileColumns = kTileN;
@@ -112,14 +140,22 @@ struct Store {
   struct Args {
     CUtensorMap out;
     bool by_expert;  // out is [E, m, n]
+    Bias bias;
   };
 
   __device__ static void init(uint32_t) {}
   __device__ static void begin(const Args&, const Tile&, uint32_t, uint32_t) {}
   __device__ static __forceinline__ void finish(const Args& args, const Tile& tile, uint32_t staging, uint32_t,
-                                                const float (&d)[kTileN / 2]) {
+                                                float (&d)[kTileN / 2]) {
     const int row = device::warp_index() * kPieceRows;
     if (row >= tile.rows) return;
+    if (args.bias.values != nullptr) {
+      const auto scale = [&](int at) {
+        return args.bias.weight == nullptr ? 1.0F : at < tile.rows ? __ldg(args.bias.weight + tile.row + at) : 0.0F;
+      };
+      const int at = row + device::lane_index() / 4;
+      add_bias<kTileN / 8>(d, args.bias.of(tile, tile.n), args.bias.width - tile.column, scale(at), scale(at + 8));
+    }
 #pragma unroll
     for (int piece = 0; piece < kTileN / Format::kColumns; ++piece)
       store_piece<Format, kBuffers>(

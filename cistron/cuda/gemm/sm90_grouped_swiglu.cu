@@ -14,8 +14,9 @@ void grouped_swiglu_forward(Context& ctx, const ops::GroupedSwigluForward& args)
   Problem p = problem_of<Mainloop>(args.x, args.w, width, args.groups);
   p.k = narrow<int>(args.x.dim(1));
   p.b_step = narrow<int>(width);
-  launch<Mainloop, SwigluForward, false>(
-      ctx, p, {packed_output(args.gate_up), output_map(args.act, 1), args.groups.weight.data<float>()});
+  launch<Mainloop, SwigluForward, false>(ctx, p,
+                                         {packed_output(args.gate_up), output_map(args.act, 1), args.groups.weight.data<float>(),
+                                          bias_of({.values = args.bias}, args.groups, 2)});
 }
 
 void grouped_swiglu_backward(Context& ctx, const ops::GroupedSwigluBackward& args) {

@@ -4,6 +4,7 @@
 #include "cistron/cuda/gemm/sm90_grouped_gemm.cuh"
 #include "cistron/cuda/runtime/runtime.h"
 #include "cistron/cuda/runtime/tensor_map.h"
+#include "cistron/ops/grouped_bias.h"
 #include "cistron/ops/mxfp8.h"
 
 namespace cistron::cuda::sm90 {
@@ -29,6 +30,12 @@ inline CUtensorMap output_map(const Tensor& out, int64_t sections) {
     shape.outermost = sections;
   }
   return make_tensor_map(shape);
+}
+
+inline Bias bias_of(const ops::ExpertBias& bias, const ops::Groups& groups, int64_t sections = 1) {
+  if (!bias.values.defined()) return {};
+  return {bias.values.data<float>(), bias.scaled ? groups.weight.data<float>() : nullptr, narrow<int>(sections),
+          narrow<int>(div_exact(bias.values.dim(1), sections))};
 }
 
 /// `n`: columns of out.
@@ -77,8 +84,9 @@ void launch(Context& ctx, const Problem& p, const typename Epilogue::Args& args)
 
 /// The same with an epilogue that stores the product as it is.
 template <class Mainloop, class Format, bool kRagged>
-void launch_store(Context& ctx, const Problem& p, const Tensor& out) {
-  launch<Mainloop, Store<Format, Mainloop::kTileN, Mainloop::kBuffers>, kRagged>(ctx, p, {output_map(out, p.sections), kRagged});
+void launch_store(Context& ctx, const Problem& p, const Tensor& out, const Bias& bias = {}) {
+  launch<Mainloop, Store<Format, Mainloop::kTileN, Mainloop::kBuffers>, kRagged>(ctx, p,
+                                                                                 {output_map(out, p.sections), kRagged, bias});
 }
 
 }  // namespace cistron::cuda::sm90

@@ -9,8 +9,9 @@ namespace {
 template <class Mainloop>
 void rows_times_weights(Context& ctx, const ops::Mxfp8GroupedGemm& args, int64_t sections) {
   const Problem p = problem_of<Mainloop>(args.x, args.w, args.out.dim(1), args.groups, sections);
-  if (args.out.dtype() == DType::kF32) return launch_store<Mainloop, StoreF32, false>(ctx, p, args.out);
-  launch_store<Mainloop, StoreBf16, false>(ctx, p, args.out);
+  const Bias bias = bias_of(args.bias, args.groups, sections);
+  if (args.out.dtype() == DType::kF32) return launch_store<Mainloop, StoreF32, false>(ctx, p, args.out, bias);
+  launch_store<Mainloop, StoreBf16, false>(ctx, p, args.out, bias);
 }
 
 }  // namespace

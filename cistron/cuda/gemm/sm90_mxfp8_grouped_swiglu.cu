@@ -15,7 +15,7 @@ void mxfp8_grouped_swiglu_forward(Context& ctx, const ops::Mxfp8GroupedSwigluFor
   launch<Mainloop, Mxfp8SwigluForward, false>(
       ctx, p,
       {packed_output(args.gate_up), output_map(args.act.elements, 1), args.groups.weight.data<float>(),
-       args.act.scales.data<uint8_t>(), narrow<int>(args.act.scales.dim(1))});
+       args.act.scales.data<uint8_t>(), narrow<int>(args.act.scales.dim(1)), bias_of({.values = args.bias}, args.groups, 2)});
 }
 
 }  // namespace cistron::cuda::sm90

@@ -37,14 +37,15 @@ struct Mxfp8SwigluForward {
     const float* weight;
     uint8_t* scales;  // of act
     int scale_pitch;
+    Bias bias;  // in two sections
   };
 
   __device__ static void init(uint32_t) {}
   __device__ static void begin(const Args&, const Tile&, uint32_t, uint32_t) {}
 
-  __device__ static __forceinline__ void finish(const Args& args, const Tile& tile, uint32_t staging, uint32_t,
-                                                const float (&d)[128]) {
+  __device__ static __forceinline__ void finish(const Args& args, const Tile& tile, uint32_t staging, uint32_t, float (&d)[128]) {
     const ThreadRows rows(tile, args.weight);
+    SwigluForward::add_biases(args.bias, tile, d);
     if (device::lane_index() == 0) device::wait_stores_read<0>();  // five pieces: the last tile ended in this one's first buffer
     uint32_t act[2][16];
 #pragma unroll

@@ -112,14 +112,15 @@ struct SwigluForward {
     PackedOutput gate_up;
     CUtensorMap act;
     const float* weight;
+    Bias bias;  // in two sections
   };
 
   __device__ static void init(uint32_t) {}
   __device__ static void begin(const Args&, const Tile&, uint32_t, uint32_t) {}
 
-  __device__ static __forceinline__ void finish(const Args& args, const Tile& tile, uint32_t staging, uint32_t,
-                                                const float (&d)[128]) {
+  __device__ static __forceinline__ void finish(const Args& args, const Tile& tile, uint32_t staging, uint32_t, float (&d)[128]) {
     const ThreadRows rows(tile, args.weight);
+    add_biases(args.bias, tile, d);
 #pragma unroll
     for (int piece = 0; piece < 2; ++piece) {
       uint32_t gate[16], up[16];
@@ -133,6 +134,13 @@ struct SwigluForward {
       activate(rows, gate, up);
       store_piece<StorePairs, kBuffers>(&args.act, {column, rows.first, 0}, staging, 3 * piece + 2, up);
     }
+  }
+
+  __device__ static __forceinline__ void add_biases(const Bias& bias, const Tile& tile, float (&d)[128]) {
+    if (bias.values == nullptr) return;
+#pragma unroll
+    for (int section = 0; section < 2; ++section)
+      add_bias<16>(d + 64 * section, bias.of(tile, section * bias.width + tile.column), bias.width - tile.column, 1.0F, 1.0F);
   }
 
   __device__ static __forceinline__ void pack(uint32_t (&pairs)[16], const float* values) {

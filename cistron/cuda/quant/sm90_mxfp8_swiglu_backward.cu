@@ -23,7 +23,8 @@ struct SwigluBackwardArgs {
   int experts;
   int64_t rows, width;
   QuantCopy dgate_up, dgate_up_turned, act_turned;
-  float* partials;  // [tiles of columns, rows]
+  float* partials;        // [tiles of columns, rows]
+  float* dbias_partials;  // as `sum_bias_tiles` has them; null: none wanted
 };
 
 __device__ __forceinline__ uint32_t packed(float low, float high) {
@@ -145,6 +146,28 @@ __device__ __forceinline__ void column_scales(const SwigluBackwardArgs& args, Sh
   reinterpret_cast<uint16_t*>(scales)[pair] = static_cast<uint16_t>(first | second << 8);
 }
 
+/// The sums of the columns of dgate and dup over the tile's rows, from their values in shared memory. By warps, of which the
+/// first four have a pair of columns a thread.
+__device__ __forceinline__ void sum_columns(const SwigluBackwardArgs& args, const Shared& shared, int row0, int64_t column0) {
+  int experts = 0;  // that end before
+  for (int e = device::lane_index(); e < args.experts; e += device::kWarp) experts += __ldg(args.starts + e + 1) <= row0;
+  experts = __reduce_add_sync(~0U, experts);
+  const int t = static_cast<int>(threadIdx.x) / 64, pair = static_cast<int>(threadIdx.x) % 64;
+  if (t > 1) return;
+  float low = 0, high = 0;
+#pragma unroll 1
+  for (int rows = 0; rows < kQuantTile / 8; ++rows)
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t word = reinterpret_cast<const uint32_t*>(&shared.values[t].rows[i][16 * rows])[pair];
+      low += __uint_as_float(word << 16);
+      high += __uint_as_float(word & 0xffff0000U);
+    }
+  float* out = args.dbias_partials + (row0 / kQuantTile + experts) * 2 * args.width + t * args.width + column0 + 2 * pair;
+  out[0] = low;
+  out[1] = high;
+}
+
 /// The transposed copy of tensor `t`.
 __device__ __forceinline__ void turn(Shared& shared, int t, const QuantThread& me, const QuantCopy& out, int64_t row0,
                                      int64_t column0) {
@@ -185,6 +208,7 @@ __global__ void __launch_bounds__(kQuantThreads, 2) swiglu_backward_kernel(const
     uint8_t* scales = args.dgate_up.scales + (me.warp * args.width + column0) / kQuantTile * args.dgate_up.scale_pitch + row0;
     reinterpret_cast<uint32_t*>(scales)[me.lane] = word;
   }
+  if (args.dbias_partials != nullptr) sum_columns(args, shared, static_cast<int>(row0), column0);
   column_scales(args, shared, row0, column0);
   __syncthreads();
   turn(shared, 0, me, args.dgate_up_turned, row0, column0);
@@ -207,7 +231,8 @@ void mxfp8_swiglu_backward(Context& ctx, const ops::Mxfp8GroupedSwigluBackward& 
                                   .dgate_up = quant_copy(args.dgate_up.rows),
                                   .dgate_up_turned = quant_copy(args.dgate_up.columns),
                                   .act_turned = quant_copy(args.act),
-                                  .partials = args.partials.data<float>()};
+                                  .partials = args.partials.data<float>(),
+                                  .dbias_partials = args.dbias_partials.defined() ? args.dbias_partials.data<float>() : nullptr};
   const dim3 grid(narrow<uint32_t>(kernel.width / kQuantTile), narrow<uint32_t>(kernel.rows / kQuantTile));
   CISTRON_CHECK(grid.y < 65536, "[mxfp8_grouped_swiglu_backward] {} rows are more than one launch takes", kernel.rows);
   if (grid.x * grid.y == 0) return;
