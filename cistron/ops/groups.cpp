@@ -11,7 +11,7 @@ namespace cistron::ops {
 int64_t row_alignment(const Context& ctx) { return ctx.target().is_cuda() || ctx.mx_group() > 0 ? 128 : 1; }
 
 int64_t max_routed_rows(int64_t tokens, int64_t top_k, int64_t experts, int64_t alignment) {
-  return round_up(checked_add(checked_mul(tokens, top_k), checked_mul(experts, alignment - 1)), alignment);
+  return checked_add(checked_mul(tokens, top_k), checked_mul(experts, alignment - 1)) / alignment * alignment;
 }
 
 Groups empty_groups(const Context& ctx, int64_t tokens, int64_t top_k, int64_t experts) {

@@ -28,7 +28,7 @@ struct Groups {
 /// What a segment's start must be a multiple of on this context's device and precision.
 int64_t row_alignment(const Context& ctx);
 
-/// The most rows that T tokens with k experts each can need: T k + E (alignment - 1), rounded up to the alignment.
+/// The most rows that T tokens with k experts each can need: T k + E (alignment - 1), rounded down, since segments are whole.
 int64_t max_routed_rows(int64_t tokens, int64_t top_k, int64_t experts, int64_t alignment);
 
 /// Uninitialised `Groups` of these sizes from the context's arena, with room for the most rows that there can be...

@@ -84,7 +84,7 @@ TEST(Groups, OfARangeOfExperts) {
 
 TEST(Groups, RoomForTheWorstCase) {
   EXPECT_EQ(ops::max_routed_rows(10, 2, 4, 1), 20);
-  EXPECT_EQ(ops::max_routed_rows(10, 2, 4, 128), 640);  // 20 + 4 x 127 = 528, rounded up
+  EXPECT_EQ(ops::max_routed_rows(10, 2, 4, 128), 512);  // 20 + 4 x 127 = 528: four segments of 128
   EXPECT_EQ(ops::max_routed_rows(0, 2, 4, 1), 0);
 }
 
