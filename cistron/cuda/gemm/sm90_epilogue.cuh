@@ -122,7 +122,8 @@ __device__ __forceinline__ void add_bias(float* d, const float* values, int colu
   for (int i = 0; i < kBlocks; ++i, d += 4) {
     const int column = 8 * i + device::lane_index() % 4 * 2;
     if (column >= columns) continue;
-    const float low = __ldg(values + column), high = __ldg(values + column + 1);
+    float low, high;  // volatile: all columns' loads at once would want registers that the main loop has
+    asm volatile("ld.global.nc.f32 %0, [%2];\n\tld.global.nc.f32 %1, [%2 + 4];" : "=f"(low), "=f"(high) : "l"(values + column));
     d[0] += first_scale * low;
     d[1] += first_scale * high;
     d[2] += second_scale * low;
