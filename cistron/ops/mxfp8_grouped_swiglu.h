@@ -43,7 +43,7 @@ struct Mxfp8GroupedSwigluBackward {
   Tensor d = {};               // [R, F] bf16
   Tensor gate_up_rows = {};    // [R, 2F] bf16: gate_up with pad rows
   Tensor values = {};          // [R, 2F] bf16
-  Tensor partials = {};        // dweight by columns of tiles
+  Tensor partials = {};        // [F / 128, R]: parts of dweight
   Tensor dbias_partials = {};  // dbias by tiles of rows
   MxDecoded product = {};
 };

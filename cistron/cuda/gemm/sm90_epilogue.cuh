@@ -1,11 +1,11 @@
 #pragma once
 // What becomes of a finished tile. An epilogue is a type with
 //   Args                                     what it needs, a parameter of the kernel
-//   kTileColumns                             columns of out in a tile
+//   kTileColumns                             columns of out in a tile (`tile_n`, `sm90_schedule.h`)
 //   kBuffers, kBarriers                      pieces of shared memory and barriers of each warp; init(barriers) by one lane
 //   begin(args, tile, staging, barriers)     before a tile's products
 //   finish(args, tile, staging, barriers, d) after them, by all math warps: d are this warp's 16 rows
-// Here those that store d as it is, in a format:
+// begin and finish not for a tile that is not stored. Here those that store d as it is, in a format:
 //   kColumns                        columns of one piece: 128 bytes of output
 //   write(staging, d, lane)         this warp's piece [16, kColumns] from 4 registers for each 8 columns, swizzled
 //   store(map, at, staging)         one thread: the piece to global memory
@@ -17,6 +17,7 @@
 
 namespace cistron::cuda::sm90 {
 
+/// A piece: a warp's 16 rows by 128 bytes, a box of the copy engine, whose 16-byte chunks lie as its 128-byte swizzle has them.
 constexpr int kPieceRows = 16;
 constexpr uint32_t kPieceBytes = kPieceRows * 128;
 
@@ -78,7 +79,8 @@ struct AddF32 : StoreF32 {
   }
 };
 
-/// Piece `number` of what this warp stores, in its kBuffers pieces of shared memory in turn: where it lies there.
+/// Piece `number` of what this warp stores, in its kBuffers pieces of shared memory in turn: where it lies there. Each piece is a
+/// group of stores: with kBuffers - 1 left, the one that lay in this place has been read.
 template <class Format, int kBuffers, class Value>
 __device__ __forceinline__ uint32_t stage_piece(uint32_t staging, int number, const Value* values) {
   const int lane = device::lane_index();

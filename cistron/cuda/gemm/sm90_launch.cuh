@@ -38,7 +38,7 @@ inline Bias bias_of(const ops::ExpertBias& bias, const ops::Groups& groups, int6
           narrow<int>(div_exact(bias.values.dim(1), sections))};
 }
 
-/// `n`: columns of out.
+/// `n`: columns of out. The caller sets k, or m where the contraction is by expert.
 template <class Mainloop>
 Problem problem_of(const Tensor& a, const Tensor& b, int64_t n, const ops::Groups& groups, int64_t sections = 1) {
   Problem p{};

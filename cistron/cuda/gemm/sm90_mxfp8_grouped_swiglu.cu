@@ -6,7 +6,8 @@
 
 namespace cistron::cuda::sm90 {
 
-// A tile's B is 128 rows of gate and the same 128 of up, a scale each.
+// A tile's B is 128 rows of gate and the same 128 of up, a scale each: boxes `width` rows apart. So tiles are counted along F, in
+// one section, though w has two.
 void mxfp8_grouped_swiglu_forward(Context& ctx, const ops::Mxfp8GroupedSwigluForward& args) {
   using Mainloop = Mxfp8Mainloop<Mxfp8Group128>;
   const int64_t width = args.act.depth();

@@ -18,10 +18,10 @@ __device__ __forceinline__ float high(uint32_t pair) { return __uint_as_float(pa
 
 /// A thread's two rows of a tile: pairs of registers alternate between them. Rows past the expert's last one give zeros.
 struct ThreadRows {
-  int first;   // the warp's
-  int packed;  // its place in gate_up
-  int count;   // how many there are from it on, none or less where there are none
-  uint32_t mask[2];
+  int first;         // the warp's
+  int packed;        // its place in gate_up
+  int count;         // how many there are from it on, none or less where there are none
+  uint32_t mask[2];  // of results: behind the last row operands may be anything, NaN too
   float weight[2];
 
   __device__ ThreadRows(const Tile& tile, const float* weights) {
@@ -39,7 +39,7 @@ struct ThreadRows {
   [[nodiscard]] __device__ int at(int half) const { return first + device::lane_index() / 4 + 8 * half; }
 };
 
-/// Four 8 x 8 blocks of bf16 between registers and a swizzled piece: 16 rows by chunks i and i + 1.
+/// `store_blocks` the other way: four 8 x 8 blocks of bf16 from a swizzled piece, 16 rows by chunks i and i + 1.
 __device__ __forceinline__ void load_blocks(uint32_t* v, uint32_t piece, int i, int lane) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
@@ -53,7 +53,8 @@ struct StorePairs {
 #pragma unroll
     for (int i = 0; i < 8; i += 2, pairs += 4) store_blocks(staging, i, lane, pairs);
   }
-  /// What was written, once more: ptxas would do all arithmetic on it first and store afterwards, not both at once.
+  /// What was written, back from shared memory: with values still in registers ptxas would do all the arithmetic of a tile first
+  /// and store afterwards, not both at once (bench/NOTES.md).
   __device__ static __forceinline__ void read(uint32_t staging, uint32_t* pairs, int lane) {
 #pragma unroll
     for (int i = 0; i < 8; i += 2, pairs += 4) load_blocks(pairs, staging, i, lane);
@@ -105,7 +106,7 @@ __device__ __forceinline__ void store_packed(const PackedOutput& out, const Thre
 /// gate_up = d, act = silu(gate) up weight. Columns [0, 128) of the tile are gate, the others the same columns of up.
 struct SwigluForward {
   static constexpr int kTileColumns = 128;  // of F
-  static constexpr int kBuffers = 2;
+  static constexpr int kBuffers = 2;        // a tile has six pieces, so the next one begins in the first again
   static constexpr int kBarriers = 0;
 
   struct Args {
@@ -188,7 +189,7 @@ struct SwigluBackward {
   __device__ static void begin(const Args& args, const Tile& tile, uint32_t staging, uint32_t barriers) {
     const int row = tile.packed + device::warp_index() * kPieceRows;
     if (device::lane_index() != 0) return;
-    device::wait_stores_read<0>();
+    device::wait_stores_read<0>();  // the last tile's gradients lie where gate and up come
     load(args, tile, row, 0, staging, barriers);
     load(args, tile, row, 1, staging, barriers);
   }
@@ -203,7 +204,7 @@ struct SwigluBackward {
     for (int piece = 0; piece < kPieces; ++piece) {
       const uint32_t gate = staging + piece % 2 * 2 * kPieceBytes;
       device::barrier_wait(barriers + 8 * (piece % 2), piece / 2);
-      if (lane == 0) device::wait_stores_read<0>();  // the last piece's
+      if (lane == 0) device::wait_stores_read<0>();  // the last piece's: act's place, and the next pair's, are free
       if (lane == 0 && piece > 0 && piece + 1 < kPieces) load(args, tile, rows.packed, piece + 1, staging, barriers);
       __syncwarp();
 #pragma unroll

@@ -54,7 +54,7 @@ __device__ __forceinline__ uint4 magnitudes(const uint4& a) {
 }
 __device__ __forceinline__ uint32_t largest(const uint4& a) { return __vmaxu2(__vmaxu2(a.x, a.y), __vmaxu2(a.z, a.w)); }
 
-/// The place in a packed tensor of a row in use. By a warp.
+/// The place in a packed tensor of a row in use; a tile's other rows follow it, since a tile never meets two experts. By a warp.
 __device__ __forceinline__ int packed_place(const SwigluBackwardArgs& args, int row) {
   int before = 0;
   for (int e = device::lane_index(); e < args.experts; e += device::kWarp)
@@ -62,7 +62,8 @@ __device__ __forceinline__ int packed_place(const SwigluBackwardArgs& args, int 
   return __reduce_add_sync(~0U, before);
 }
 
-/// Starts the copies; pad rows become zeros, which give zeros. `packed`: the place of `row`.
+/// Starts the copies; pad rows become zeros, which give zeros, and are not read: their places may lie past the end. `packed`: the
+/// place of `row`.
 __device__ __forceinline__ void load(const SwigluBackwardArgs& args, Shared& shared, int64_t row, int64_t packed,
                                      int64_t column) {
 #pragma unroll
@@ -146,8 +147,8 @@ __device__ __forceinline__ void column_scales(const SwigluBackwardArgs& args, Sh
   reinterpret_cast<uint16_t*>(scales)[pair] = static_cast<uint16_t>(first | second << 8);
 }
 
-/// The sums of the columns of dgate and dup over the tile's rows, from their values in shared memory. By warps, of which the
-/// first four have a pair of columns a thread.
+/// The sums of the columns of dgate and dup over the tile's rows, from their values in shared memory, into the line that
+/// `BiasTiles` numbers (its tiles have as many rows). By warps, of which the first four have a pair of columns a thread.
 __device__ __forceinline__ void sum_columns(const SwigluBackwardArgs& args, const Shared& shared, int row0, int64_t column0) {
   int experts = 0;  // that end before
   for (int e = device::lane_index(); e < args.experts; e += device::kWarp) experts += __ldg(args.starts + e + 1) <= row0;
@@ -192,7 +193,7 @@ __global__ void __launch_bounds__(kQuantThreads, 2) swiglu_backward_kernel(const
   if (row0 >= __ldg(args.starts + args.experts)) return;
   const int64_t row = row0 + me.row, column = column0 + me.column;
   load(args, shared, row, packed_place(args, static_cast<int>(row0)) + me.row, column);
-  device::wait<0>();
+  device::wait<0>();  // and no barrier: a thread reads what it brought itself
   uint4 columns[3] = {};
 #pragma unroll 2
   for (int i = 0; i < 8; ++i) make_row(args, shared, me, i, row + i, column, args.partials + blockIdx.x * args.rows, columns);
