@@ -8,7 +8,7 @@ With --cpu-time before OUT.svg: the processor's time of a step instead of the cl
 import json
 import sys
 
-WIDTH, ROW, LEFT, RIGHT, TOP = 720, 30, 150, 150, 40
+WIDTH, ROW, LEFT, RIGHT, TOP = 720, 30, 150, 170, 40
 FORWARD, BACKWARD = "#4878a8", "#e0a040"
 
 
