@@ -1,6 +1,7 @@
 #include "cistron/train/checkpoint_manifest.h"
 
 #include <algorithm>
+#include <climits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
@@ -44,7 +45,8 @@ json to_json(const Manifest& manifest) {
 // A file beside the manifest, and nowhere else.
 std::string file_name(const json& name, const fs::path& where) {
   const auto text = name.get<std::string>();
-  if (text.empty() || text.front() == '.' || text.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos)
+  if (text.empty() || text.size() > NAME_MAX || text.front() == '.' ||
+      text.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos)
     refuse_checkpoint(fmt::format("the file {} is not beside the manifest", name.dump()), where);
   return text;
 }
