@@ -175,8 +175,8 @@ TEST_P(CudaPortableMxfp8, AllThreeProducts) {
   const auto check_rows = [&](const ops::MxOperand& a, const ops::MxOperand& b) {
     const Tensor out = poisoned_on_device(cuda_, {a.rows(), b.rows()}, DType::kF32);
     const ops::MxOperand x_card = to_device(cuda_, a), w_card = to_device(cuda_, b);
-    cuda::portable::mxfp8_grouped_gemm(
-        cuda_, {.x = x_card, .w = w_card, .groups = groups, .out = out, .decoded = decoded(x_card, w_card)});
+    const ops::MxDecoded scratch = decoded(x_card, w_card);
+    cuda::portable::mxfp8_grouped_gemm(cuda_, {.x = x_card, .w = w_card, .groups = groups, .out = out, .decoded = scratch});
     const auto want =
         cpu::ref::grouped_gemm_forward(cpu::ref::mxfp8_decode(a), cpu::ref::mxfp8_decode(b), b.rows(), routed.segments);
     EXPECT_LE(relative_error(rows_in_use(to_host(cpu_, out), routed.segments), rows_in_use(want, routed.segments)), 1e-5);
@@ -185,8 +185,8 @@ TEST_P(CudaPortableMxfp8, AllThreeProducts) {
   check_rows(dy.rows, wq.columns);
   const Tensor out = poisoned_on_device(cuda_, {6, n, k}, DType::kF32);
   const ops::MxOperand dy_card = to_device(cuda_, dy.columns), x_card = to_device(cuda_, x.columns);
-  cuda::portable::mxfp8_grouped_wgrad(
-      cuda_, {.dy = dy_card, .x = x_card, .groups = groups, .out = out, .decoded = decoded(dy_card, x_card)});
+  const ops::MxDecoded scratch = decoded(dy_card, x_card);
+  cuda::portable::mxfp8_grouped_wgrad(cuda_, {.dy = dy_card, .x = x_card, .groups = groups, .out = out, .decoded = scratch});
   const auto want = cpu::ref::grouped_gemm_wgrad(transposed(cpu::ref::mxfp8_decode(dy.columns)),
                                                  transposed(cpu::ref::mxfp8_decode(x.columns)), routed.segments);
   EXPECT_LE(relative_error(to_double(to_host(cpu_, out)), want.data), 1e-5);
