@@ -106,7 +106,9 @@ __device__ __forceinline__ void store_packed(const PackedOutput& out, const Thre
 /// gate_up = d, act = silu(gate) up weight. Columns [0, 128) of the tile are gate, the others the same columns of up.
 struct SwigluForward {
   static constexpr int kTileColumns = 128;  // of F
-  static constexpr int kBuffers = 2;        // a tile has six pieces, so the next one begins in the first again
+  static constexpr int kBuffers = 2;
+  static constexpr int kPieces = 6;
+  static_assert(kPieces % kBuffers == 0);  // else a tile's first piece would meet another order of buffers
   static constexpr int kBarriers = 0;
 
   struct Args {

@@ -153,6 +153,7 @@ __device__ __forceinline__ void sum_columns(const SwigluBackwardArgs& args, cons
   int experts = 0;  // that end before
   for (int e = device::lane_index(); e < args.experts; e += device::kWarp) experts += __ldg(args.starts + e + 1) <= row0;
   experts = __reduce_add_sync(~0U, experts);
+  static_assert(kQuantTile == ops::kBiasTileRows);  // `sum_bias_tiles` counts lines by those
   const int t = static_cast<int>(threadIdx.x) / 64, pair = static_cast<int>(threadIdx.x) % 64;
   if (t > 1) return;
   float low = 0, high = 0;
