@@ -52,6 +52,7 @@ void mxfp8_grouped_swiglu_backward(Context& ctx, const Mxfp8GroupedSwigluBackwar
   check_groups(kOp, args.groups);
   const int64_t rows = args.groups.max_rows(), depth = round_up(rows, kGroup);
   const int64_t hidden = args.dy.depth(), width = args.act.rows();
+  CISTRON_CHECK(width % kGroup == 0, "[{}] {} columns are no multiple of {}", kOp, width, kGroup);  // gate ends with a group
   check_elements(kOp, "dy", args.dy, {rows, hidden});
   check_elements(kOp, "w", args.w, {args.groups.num_experts(), width, hidden});
   check_tensor(kOp, "gate_up", args.gate_up, {args.groups.packed_rows(), 2 * width}, DType::kBF16);

@@ -64,6 +64,6 @@ void mxfp8_grouped_swiglu_backward(Context& ctx, const ops::Mxfp8GroupedSwigluBa
 namespace cistron::cuda {
 void mxfp8_grouped_swiglu_forward(Context& ctx, const ops::Mxfp8GroupedSwigluForward& args);
 void mxfp8_grouped_swiglu_backward(Context& ctx, const ops::Mxfp8GroupedSwigluBackward& args);
-/// Of the card alone: `ops::mxfp8_grouped_swiglu_refusal` has looked at the sizes.
+/// Of the card alone: sizes are for `ops::mxfp8_grouped_swiglu_refusal`, which callers ask first.
 std::string mxfp8_grouped_swiglu_refusal(const Context& ctx);
 }  // namespace cistron::cuda

@@ -8,6 +8,7 @@ namespace cistron::cuda::sm90 {
 using device::Major;
 
 // A tile's B is 128 rows of gate and the same 128 of up: boxes `width` rows apart. So tiles are counted along F, in one section.
+// Past F gate's box runs on into up's rows, up's into zeros: no store reaches those columns.
 void grouped_swiglu_forward(Context& ctx, const ops::GroupedSwigluForward& args) {
   using Mainloop = Bf16Mainloop<Major::kAlong, Major::kAlong>;
   const int64_t width = args.act.dim(1);

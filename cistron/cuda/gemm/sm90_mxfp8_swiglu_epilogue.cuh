@@ -47,7 +47,7 @@ struct Mxfp8SwigluForward {
     const ThreadRows rows(tile, args.weight);
     SwigluForward::add_biases(args.bias, tile, d);
     if (device::lane_index() == 0) device::wait_stores_read<0>();  // five pieces: the last tile ended in this one's first buffer
-    uint32_t act[2][16];
+    uint32_t act[2][16];                                           // up, then the activation in its place
 #pragma unroll
     for (int piece = 0; piece < 2; ++piece) {
       uint32_t gate[16];
@@ -61,6 +61,7 @@ struct Mxfp8SwigluForward {
       SwigluForward::activate(rows, gate, act[piece]);
     }
     quantize(args, tile, rows, act);
+    // act[0] and act[1] lie one behind the other: 32 registers.
     store_piece<StoreE4m3, kBuffers>(&args.act, {tile.column, rows.first, 0}, staging, 4, act[0]);
   }
 

@@ -9,9 +9,9 @@ namespace cistron::cuda::sm90 {
 constexpr int kClusterSize = 2;
 constexpr int kMathWarps = 8;
 
-/// `kRead` (the main loop decodes scales): lanes read a stage themselves, and each hands it back itself to its own block, whose
-/// copies and decoding write what they read. The other block's copies write operands alone, which the tensor core reads: there a
-/// lane arrives for its warp, whose products are over.
+/// `kRead` (the kernel's `kDecodes`: the main loop decodes scales): lanes read a stage themselves, and each hands it back itself
+/// to its own block, whose copies and decoding write what they read. The other block's copies write operands alone, which the
+/// tensor core reads: there a lane arrives for its warp, whose products are over.
 template <int kStages, bool kRead>
 struct Pipeline {
   uint32_t barriers;  // full[kStages], empty[kStages], decoded[kStages]

@@ -64,7 +64,7 @@ struct Extent {
 
   [[nodiscard]] CISTRON_HOST_DEVICE int column_tiles(int tile_n) const { return sections * ((n + tile_n - 1) / tile_n); }
 
-  /// Pairs of tiles of an expert with this many rows.
+  /// Pairs of tiles of an expert with this many rows: none for none, unless the contraction is by expert (zeros are stored).
   template <bool kRagged>
   [[nodiscard]] CISTRON_HOST_DEVICE int pairs(int count, int tile_n) const {
     if (kRagged && skip_empty && count == 0) return 0;

@@ -103,7 +103,7 @@ __device__ __forceinline__ void store_packed(const PackedOutput& out, const Thre
   }
 }
 
-/// gate_up = d, act = silu(gate) up weight. Columns [0, 128) of the tile are gate, the others the same columns of up.
+/// gate_up = d + bias, act = silu(gate) up weight. Columns [0, 128) of the tile are gate, the others the same columns of up.
 struct SwigluForward {
   static constexpr int kTileColumns = 128;  // of F
   static constexpr int kBuffers = 2;
@@ -206,7 +206,7 @@ struct SwigluBackward {
     for (int piece = 0; piece < kPieces; ++piece) {
       const uint32_t gate = staging + piece % 2 * 2 * kPieceBytes;
       device::barrier_wait(barriers + 8 * (piece % 2), piece / 2);
-      if (lane == 0) device::wait_stores_read<0>();  // the last piece's: act's place, and the next pair's, are free
+      if (lane == 0) device::wait_stores_read<0>();  // the piece before's: act's place, and the next pair's, are free
       if (lane == 0 && piece > 0 && piece + 1 < kPieces) load(args, tile, rows.packed, piece + 1, staging, barriers);
       __syncwarp();
 #pragma unroll
