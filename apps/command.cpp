@@ -21,6 +21,11 @@ CLI::Validator not_empty() {
   return {[](const std::string& text) { return text.empty() ? "it is empty; is a shell variable unset?" : ""; }, ""};
 }
 
+void add_on_unknown(CLI::App& verb, data::OnUnknown& on_unknown) {
+  add_choice(verb, "--on-unknown", on_unknown, "A character that the tokenizer refuses: an error, or its unknown token",
+             {{"error", data::OnUnknown::kError}, {"replace", data::OnUnknown::kReplace}});
+}
+
 Device choose_device(const Common& common, const std::string& config_kind) {
   const std::string& wanted = common.device == "auto" ? config_kind : common.device;
   const auto choice = cuda::choose_device(wanted, wanted == "cpu" ? cuda::CardSurvey{} : cuda::survey_cards());

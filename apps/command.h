@@ -2,10 +2,12 @@
 // What all verbs of `cistron` share. A verb is one file: it declares its options and gives the function that runs it.
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <map>
 #include <string>
 
 #include "cistron/core/device.h"
 #include "cistron/core/thread_pool.h"
+#include "cistron/data/tokenizer.h"
 
 namespace cistron::apps {
 
@@ -29,6 +31,20 @@ CLI::App* add_verb(CLI::App& app, const std::string& name, const std::string& de
 
 /// For paths: '' is refused, which is what an unset variable of the shell leaves.
 CLI::Validator not_empty();
+
+/// An option that takes one of `words`, as --help and the error list them; `value` is the default.
+template <class Value>
+void add_choice(CLI::App& verb, const std::string& name, Value& value, const std::string& description,
+                const std::map<std::string, Value>& words) {
+  const auto set = [&value, words](const std::string& word) { value = words.at(word); };
+  CLI::Option* option = verb.add_option_function<std::string>(name, set, description)->check(CLI::IsMember(words));
+  for (const auto& [word, meaning] : words) {
+    if (meaning == value) option->default_str(word);
+  }
+}
+
+/// --on-unknown, of the verbs that read sequences.
+void add_on_unknown(CLI::App& verb, data::OnUnknown& on_unknown);
 
 /// What --device means here (cuda/choose_device.h); `config_kind` stands in where it says nothing. A choice is told in one line
 /// on standard error, unless --quiet.

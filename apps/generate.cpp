@@ -7,7 +7,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -191,13 +190,10 @@ void add_generate(CLI::App& app, Run& run) {
   verb->add_option("--seed", o->seed, "Another seed, other sequences")
       ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
-  const std::map<std::string, Precision> precisions{{"fp32", Precision::kF32}, {"bf16", Precision::kBF16}};
-  verb->add_option("--precision", o->precision, "fp32 (the reference) or bf16")->transform(CLI::CheckedTransformer(precisions));
+  add_choice(*verb, "--precision", o->precision, "fp32 (the reference) or bf16",
+             {{"fp32", Precision::kF32}, {"bf16", Precision::kBF16}});
   verb->add_option("--tokenizer", o->tokenizer, "For a model that brings none: esm2 or nucleotide");
-  const std::map<std::string, data::OnUnknown> on_unknown{{"error", data::OnUnknown::kError},
-                                                          {"replace", data::OnUnknown::kReplace}};
-  verb->add_option("--on-unknown", o->on_unknown, "A character that the tokenizer refuses: error or replace")
-      ->transform(CLI::CheckedTransformer(on_unknown));
+  add_on_unknown(*verb, o->on_unknown);
   verb->callback([o, &run] { run = [o] { return run_generate(*o); }; });
 }
 

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <map>
 #include <memory>
 
 #include "apps/command.h"
@@ -37,14 +36,9 @@ void add_prepare(CLI::App& app, Run& run) {
   verb->add_option("--valid-fraction", o->valid_fraction, "Share of distinct sequences that is held out")
       ->capture_default_str()
       ->check(not_empty());
-  const std::map<std::string, data::OnDuplicate> on_duplicate{{"error", data::OnDuplicate::kError},
-                                                              {"rename", data::OnDuplicate::kRename}};
-  verb->add_option("--on-duplicate", o->on_duplicate, "An identifier that appears twice: error or rename")
-      ->transform(CLI::CheckedTransformer(on_duplicate));
-  const std::map<std::string, data::OnUnknown> on_unknown{{"error", data::OnUnknown::kError},
-                                                          {"replace", data::OnUnknown::kReplace}};
-  verb->add_option("--on-unknown", o->on_unknown, "A character that the tokenizer refuses: error or replace")
-      ->transform(CLI::CheckedTransformer(on_unknown));
+  add_choice(*verb, "--on-duplicate", o->on_duplicate, "An identifier that appears twice: an error, or renamed",
+             {{"error", data::OnDuplicate::kError}, {"rename", data::OnDuplicate::kRename}});
+  add_on_unknown(*verb, o->on_unknown);
   verb->callback([o, &run] { run = [o] { return run_prepare(*o); }; });
 }
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -117,10 +116,7 @@ void add_score(CLI::App& app, Run& run) {
       ->capture_default_str();
   verb->add_flag("--per-position", o->per_position, "The log-likelihood of every token too");
   verb->add_option("--tokenizer", o->tokenizer, "For a model that brings none: esm2 or nucleotide");
-  const std::map<std::string, data::OnUnknown> on_unknown{{"error", data::OnUnknown::kError},
-                                                          {"replace", data::OnUnknown::kReplace}};
-  verb->add_option("--on-unknown", o->on_unknown, "A character that the tokenizer refuses: error or replace")
-      ->transform(CLI::CheckedTransformer(on_unknown));
+  add_on_unknown(*verb, o->on_unknown);
   verb->callback([o, &run] { run = [o] { return run_score(*o); }; });
 }
 
