@@ -4,6 +4,9 @@
 #define TOML_ASSERT(condition) static_cast<void>(0)  // 3.3 asserts on some input that it should refuse
 #include <toml++/toml.h>
 
+#include <new>
+#include <sstream>
+
 #include "cistron/core/error.h"
 #include "cistron/core/utf8.h"
 
@@ -74,12 +77,23 @@ TomlValue value_of(const toml::node& node, const std::string& where) {
   refuse("a value of a kind that no setting has", where, "give a number, a string, true or false");
 }
 
+bool streams_read_numbers() {
+  std::istringstream stream("0.5");
+  double value = 0.0;
+  return static_cast<bool>(stream >> value);
+}
+
+// toml++ reads numbers through streams, to which memory that is not there is a wrong number: what it refuses it reads once more.
 toml::table parse(std::string_view text, const std::string& name) {
-  try {
-    return toml::parse(text, name);
-  } catch (const toml::parse_error& error) {
-    refuse(fmt::format("not valid TOML ({})", error.description()), fmt::format("{}:{}", name, error.source().begin.line),
-           "mend that line");
+  for (bool again = false;; again = true) {
+    try {
+      return toml::parse(text, name);
+    } catch (const toml::parse_error& error) {
+      if (!streams_read_numbers()) throw std::bad_alloc();
+      if (!again) continue;
+      refuse(fmt::format("not valid TOML ({})", error.description()), fmt::format("{}:{}", name, error.source().begin.line),
+             "mend that line");
+    }
   }
 }
 
