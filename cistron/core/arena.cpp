@@ -22,9 +22,10 @@ class HostMemory final : public MemorySource {
  public:
   std::byte* allocate(int64_t bytes) override {
     const int64_t alignment = bytes < kHugePage ? Arena::kAlignment : kHugePage;
-    void* data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(bytes));
+    void* data = nullptr;
+    if (posix_memalign(&data, static_cast<size_t>(alignment), static_cast<size_t>(bytes)) != 0)
+      throw Error(ErrorKind::kOutOfSpace, fmt::format("out of memory: host: {} bytes asked for", bytes));
     if (bytes >= kHugePage) madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-    if (data == nullptr) throw Error(ErrorKind::kOutOfSpace, fmt::format("out of memory: host: {} bytes asked for", bytes));
     return static_cast<std::byte*>(data);
   }
   void release(std::byte* data, int64_t /*bytes*/) override { std::free(data); }
