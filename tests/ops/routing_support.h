@@ -99,7 +99,7 @@ inline void copy_rows(const Tensor& from, const Tensor& to) {
 /// The source rows in use: up to starts[E].
 inline std::vector<int32_t> used_source_rows(const ops::Groups& groups) {
   auto rows = ints(groups.source_row);
-  rows.resize(static_cast<size_t>(ints(groups.starts).back()));
+  rows.resize(static_cast<size_t>(groups.starts.span<int32_t>().back()));
   return rows;
 }
 
