@@ -13,8 +13,7 @@ namespace cistron::cuda::sm90 {
 constexpr int kMathThreads = kMathWarps * device::kWarp;
 constexpr int kThreads = kMathThreads + device::kWarpgroup;
 
-/// The parts of shared memory, and the pipeline through them. A K block is 128 bytes of each row. From kStaging on, constants are
-/// where a part begins; `Mainloop`'s and `Epilogue`'s of the same names are sizes and counts.
+/// The parts of shared memory, and the pipeline through them. A K block is 128 bytes of each row. k...At: where a part begins.
 template <class Mainloop, class Epilogue>
 struct Stages {
   static constexpr uint32_t kABytes = kTileM * 128;
@@ -25,26 +24,26 @@ struct Stages {
   // Of 227 KiB: 4 x 48 KiB of operands and 32 KiB of staging, or what the main loop says; the rest for scales, barriers, tiles
   // and the experts' table.
   static constexpr uint32_t kStagingBytes = Epilogue::kBuffers * kPieceBytes;  // of one warp
-  static constexpr uint32_t kStaging = kStages * kStageBytes;
-  static constexpr uint32_t kScales = kStaging + kMathWarps * kStagingBytes;
-  static constexpr uint32_t kDecoded = kScales + kStages * Mainloop::kScaleBytes;
-  static constexpr uint32_t kBarriers = kDecoded + kStages * Mainloop::kDecodedBytes;
-  static constexpr uint32_t kWarpBarriers = kBarriers + Pipeline<kStages, kDecodes>::kBytes;
-  static constexpr uint32_t kRing = kWarpBarriers + kMathWarps * Epilogue::kBarriers * 8;
-  static constexpr uint32_t kTable = kRing + TileRing::kBytes;  // `ends`, as many as there are experts: last
-  static_assert(kBarriers % 8 == 0);
+  static constexpr uint32_t kStagingAt = kStages * kStageBytes;
+  static constexpr uint32_t kScalesAt = kStagingAt + kMathWarps * kStagingBytes;
+  static constexpr uint32_t kDecodedAt = kScalesAt + kStages * Mainloop::kScaleBytes;
+  static constexpr uint32_t kBarriersAt = kDecodedAt + kStages * Mainloop::kDecodedBytes;
+  static constexpr uint32_t kWarpBarriersAt = kBarriersAt + Pipeline<kStages, kDecodes>::kBytes;
+  static constexpr uint32_t kRingAt = kWarpBarriersAt + kMathWarps * Epilogue::kBarriers * 8;
+  static constexpr uint32_t kTableAt = kRingAt + TileRing::kBytes;  // `ends`, as many as there are experts: last
+  static_assert(kBarriersAt % 8 == 0);
 
   uint32_t base;
-  Pipeline<kStages, kDecodes> pipeline{base + kBarriers};
+  Pipeline<kStages, kDecodes> pipeline{base + kBarriersAt};
 
   /// A warp's own.
-  [[nodiscard]] __device__ uint32_t staging(int warp) const { return base + kStaging + warp * kStagingBytes; }
-  [[nodiscard]] __device__ uint32_t barriers(int warp) const { return base + kWarpBarriers + warp * Epilogue::kBarriers * 8; }
+  [[nodiscard]] __device__ uint32_t staging(int warp) const { return base + kStagingAt + warp * kStagingBytes; }
+  [[nodiscard]] __device__ uint32_t barriers(int warp) const { return base + kWarpBarriersAt + warp * Epilogue::kBarriers * 8; }
 
   [[nodiscard]] __device__ uint32_t a() const { return base + pipeline.stage * kStageBytes; }
   [[nodiscard]] __device__ uint32_t b() const { return a() + kABytes; }
-  [[nodiscard]] __device__ uint32_t scales() const { return base + kScales + pipeline.stage * Mainloop::kScaleBytes; }
-  [[nodiscard]] __device__ uint32_t decoded() const { return base + kDecoded + pipeline.stage * Mainloop::kDecodedBytes; }
+  [[nodiscard]] __device__ uint32_t scales() const { return base + kScalesAt + pipeline.stage * Mainloop::kScaleBytes; }
+  [[nodiscard]] __device__ uint32_t decoded() const { return base + kDecodedAt + pipeline.stage * Mainloop::kDecodedBytes; }
 };
 
 /// Rows of a box: along the contraction half an operand's tile, one block's share; across it 64 steps of the contraction, by 64
@@ -168,8 +167,8 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
     grouped_gemm_kernel(const __grid_constant__ Problem p, const __grid_constant__ typename Epilogue::Args args) {
   extern __shared__ __align__(1024) uint8_t shared[];
   Stages<Mainloop, Epilogue> stages{device::shared_address(shared)};
-  TileRing ring{stages.base + stages.kRing, reinterpret_cast<Tile*>(shared + stages.kRing + TileRing::kBarrierBytes)};
-  int* ends = reinterpret_cast<int*>(shared + stages.kTable);
+  TileRing ring{stages.base + stages.kRingAt, reinterpret_cast<Tile*>(shared + stages.kRingAt + TileRing::kBarrierBytes)};
+  int* ends = reinterpret_cast<int*>(shared + stages.kTableAt);
   const int warp = device::warp_index();
   if (warp == 0) count_pairs<kRagged>(p, Epilogue::kTileColumns, ends);
   if (warp < kMathWarps && device::lane_index() == 0) Epilogue::init(stages.barriers(warp));

@@ -71,7 +71,7 @@ Problem problem_of(const ops::MxOperand& x, const ops::MxOperand& w, int64_t n, 
 template <class Mainloop, class Epilogue, bool kRagged>
 void launch(Context& ctx, const Problem& p, const typename Epilogue::Args& args) {
   const auto kernel = grouped_gemm_kernel<Mainloop, Epilogue, kRagged>;
-  constexpr int64_t kTable = Stages<Mainloop, Epilogue>::kTable;
+  constexpr int64_t kTable = Stages<Mainloop, Epilogue>::kTableAt;
   const int64_t bytes = kTable + int64_t{4} * p.experts;
   const int64_t limit = shared_memory_per_block(ctx);
   CISTRON_CHECK(bytes <= limit, "[grouped_gemm] {} experts on one device: at most {}", p.experts, (limit - kTable) / 4);

@@ -47,32 +47,31 @@ struct Mxfp8SwigluForward {
     const ThreadRows rows(tile, args.weight);
     SwigluForward::add_biases(args.bias, tile, d);
     if (device::lane_index() == 0) device::wait_stores_read<0>();  // five pieces: the last tile ended in this one's first buffer
-    uint32_t act[2][16];                                           // up, then the activation in its place
+    uint32_t act[32];                                              // up, then the activation in its place
 #pragma unroll
     for (int piece = 0; piece < 2; ++piece) {
-      uint32_t gate[16];
+      uint32_t gate[16], *up = act + 16 * piece;
       const int column = tile.column + 64 * piece;
       SwigluForward::pack(gate, d + 32 * piece);
       store_packed<kBuffers>(args.gate_up, rows, column, 0, staging, 2 * piece, gate);
-      SwigluForward::pack(act[piece], d + 32 * piece + 64);
-      store_packed<kBuffers>(args.gate_up, rows, column, 1, staging, 2 * piece + 1, act[piece]);
+      SwigluForward::pack(up, d + 32 * piece + 64);
+      store_packed<kBuffers>(args.gate_up, rows, column, 1, staging, 2 * piece + 1, up);
       StorePairs::read(staging, gate, device::lane_index());
-      StorePairs::read(staging + kPieceBytes, act[piece], device::lane_index());
-      SwigluForward::activate(rows, gate, act[piece]);
+      StorePairs::read(staging + kPieceBytes, up, device::lane_index());
+      SwigluForward::activate(rows, gate, up);
     }
     quantize(args, tile, rows, act);
-    // act[0] and act[1] lie one behind the other: 32 registers.
-    store_piece<StoreE4m3, kBuffers>(&args.act, {tile.column, rows.first, 0}, staging, 4, act[0]);
+    store_piece<StoreE4m3, kBuffers>(&args.act, {tile.column, rows.first, 0}, staging, 4, act);
   }
 
   /// Pairs of bf16 to pairs of E4M3, in their places.
   __device__ static __forceinline__ void quantize(const Args& args, const Tile& tile, const ThreadRows& rows,
-                                                  uint32_t (&act)[2][16]) {
+                                                  uint32_t (&act)[32]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t largest = 0;  // as two 16-bit numbers
 #pragma unroll
-      for (int i = half; i < 32; i += 2) largest = __vmaxu2(largest, act[i / 16][i % 16] & 0x7fff7fffU);
+      for (int i = half; i < 32; i += 2) largest = __vmaxu2(largest, act[i] & 0x7fff7fffU);
       uint32_t amax = max(largest << 16, largest & 0xffff0000U);
       amax = max(amax, __shfl_xor_sync(~0U, amax, 1));
       amax = max(amax, __shfl_xor_sync(~0U, amax, 2));
@@ -81,10 +80,7 @@ struct Mxfp8SwigluForward {
       if (device::lane_index() % 4 == 0)
         args.scales[tile.column / kTileColumns * static_cast<int64_t>(args.scale_pitch) + rows.at(half)] = scale;
 #pragma unroll
-      for (int i = half; i < 32; i += 2) {
-        uint32_t& pair = act[i / 16][i % 16];
-        pair = e4m3_pair(low(pair) * inverse, high(pair) * inverse);
-      }
+      for (int i = half; i < 32; i += 2) act[i] = e4m3_pair(low(act[i]) * inverse, high(act[i]) * inverse);
     }
   }
 };

@@ -146,13 +146,14 @@ struct SwigluForward {
       add_bias<16>(d + 64 * section, bias.of(tile, section * bias.width + tile.column), bias.width - tile.column, 1.0F, 1.0F);
   }
 
-  __device__ static __forceinline__ void pack(uint32_t (&pairs)[16], const float* values) {
+  // Of a piece: 16 registers.
+  __device__ static __forceinline__ void pack(uint32_t* pairs, const float* values) {
 #pragma unroll
     for (int j = 0; j < 16; ++j) pairs[j] = pack_bf16(values[2 * j], values[2 * j + 1]);
   }
 
   /// Takes the place of up.
-  __device__ static __forceinline__ void activate(const ThreadRows& rows, const uint32_t (&gate)[16], uint32_t (&up)[16]) {
+  __device__ static __forceinline__ void activate(const ThreadRows& rows, const uint32_t* gate, uint32_t* up) {
 #pragma unroll
     for (int j = 0; j < 16; ++j) {
       const float x = low(gate[j]), y = high(gate[j]), weight = rows.weight[j % 2];
