@@ -1,6 +1,5 @@
 #pragma once
-// What the benchmarks of an expert MLP's fused products share: shapes, routing, random operands, and the product they are
-// measured against.
+// What the benchmarks of an expert MLP share: shapes, routing, random operands, and the product they are measured against.
 #include <cublas_v2.h>
 
 #include <random>
@@ -13,17 +12,19 @@ namespace cistron::bench {
 
 struct MlpShape {
   const char* name;
-  int64_t experts, hidden, intermediate, rows;
+  int64_t experts, hidden, intermediate, tokens, top_k;
+
+  [[nodiscard]] int64_t rows() const { return tokens * top_k; }
 };
-constexpr MlpShape kShapes[] = {{"mixtral-8x7b", 8, 4096, 14336, 16384},
-                                {"fine-grained-64", 64, 2048, 1024, 131072},
-                                {"fine-grained-128", 128, 2048, 768, 131072},
-                                {"progen3-3b", 8, 1280, 3840, 65536}};
+constexpr MlpShape kShapes[] = {{"mixtral-8x7b", 8, 4096, 14336, 8192, 2},
+                                {"fine-grained-64", 64, 2048, 1024, 16384, 8},
+                                {"fine-grained-128", 128, 2048, 768, 16384, 8},
+                                {"progen3-3b", 8, 1280, 3840, 32768, 2}};
 
 inline std::vector<int32_t> uniform_counts(const MlpShape& s) {
   std::vector<int32_t> counts(s.experts, 0);
   std::mt19937 generator(7);
-  for (int64_t i = 0; i < s.rows; ++i) ++counts[generator() % s.experts];
+  for (int64_t i = 0; i < s.rows(); ++i) ++counts[generator() % s.experts];
   return counts;
 }
 

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <random>
 
+#include "bench/kernels/cuda/mlp_shapes.cuh"
 #include "bench/kernels/cuda/timing.cuh"
 #include "cistron/core/checked.h"
 #include "cistron/ops/mxfp8.h"
@@ -32,20 +33,11 @@ struct DeviceOperand {
   }
 };
 
-struct RoutedShape {
-  const char* name;
-  int64_t tokens, top_k, experts, hidden;
-};
-constexpr RoutedShape kShapes[] = {{"mixtral-8x7b", 8192, 2, 8, 4096},
-                                   {"fine-grained-64", 16384, 8, 64, 2048},
-                                   {"fine-grained-128", 16384, 8, 128, 2048},
-                                   {"progen3-3b", 32768, 2, 8, 1280}};
-
 /// Each token's experts by chance; rows by expert, segments at multiples of 128.
 struct Routes {
   std::vector<int32_t> source_row, starts{0};
 
-  explicit Routes(const RoutedShape& s) {
+  explicit Routes(const MlpShape& s) {
     std::mt19937 generator(7);
     std::vector<size_t> experts(static_cast<size_t>(s.experts));
     std::iota(experts.begin(), experts.end(), size_t{0});
@@ -105,7 +97,7 @@ struct Bench {
   }
 
   /// As the fused MLP gathers: a token to the rows of its experts. Bytes: each token read once, its rows written.
-  void gathered(const RoutedShape& s) {
+  void gathered(const MlpShape& s) {
     const Routes routes(s);
     const DeviceTensor from(routes.source_row), starts(routes.starts);
     const auto rows = static_cast<int64_t>(routes.source_row.size());
