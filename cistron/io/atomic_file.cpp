@@ -41,12 +41,6 @@ void sync_path(const fs::path& path, int flags) {
   if (result != 0) throw_errno("cannot sync", path);
 }
 
-// Something is there, a dangling link too.
-bool is_taken(const fs::path& path) {
-  std::error_code ignored;
-  return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
-}
-
 void rename_path(const fs::path& from, const fs::path& to) {
   if (rename(from.c_str(), to.c_str()) != 0) throw_errno("cannot rename into place", to);
 }
@@ -55,6 +49,23 @@ void check(const std::error_code& error, std::string_view what, const fs::path& 
   if (!error) return;
   errno = error.value();
   throw_errno(what, where);
+}
+
+// Of what is there itself, never of what a link points to. A look-up that failed is no answer.
+fs::file_type type_of(const fs::path& path) {
+  std::error_code error;
+  const fs::file_type type = fs::symlink_status(path, error).type();
+  if (type == fs::file_type::none) check(error, "cannot look up", path);
+  return type;
+}
+
+bool is_taken(const fs::path& path) { return type_of(path) != fs::file_type::not_found; }
+
+bool holds_nothing(const fs::path& directory) {
+  std::error_code error;
+  const bool empty = fs::is_empty(directory, error);
+  check(error, "cannot list", directory);
+  return empty;
 }
 
 void remove_tree(const fs::path& path) {
@@ -107,9 +118,7 @@ void remove_mark(const fs::path& path) {
 
 // Marked, or empty: a process was killed before it could mark it.
 bool is_ours(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::is_directory(fs::symlink_status(path, ignored))) return false;
-  return is_taken(path / kMark) || fs::is_empty(path, ignored);
+  return type_of(path) == fs::file_type::directory && (is_taken(path / kMark) || holds_nothing(path));
 }
 
 [[noreturn]] void refuse_foreign(const fs::path& leftover) {
@@ -194,7 +203,7 @@ const char* advice(int error) {
 
 void throw_errno(std::string_view what, const fs::path& where) {
   const int error = errno;
-  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG || error == ENOMEM;
   const bool name = error == ENAMETOOLONG || error == ELOOP;
   throw Error(full   ? ErrorKind::kOutOfSpace
               : name ? ErrorKind::kUsage
@@ -270,9 +279,12 @@ AtomicDirectory::AtomicDirectory(fs::path path, bool replace)
     : path_(beside(path, "")), partial_(beside(path, kPartial)), replace_(replace) {
   make_directories(parent_of(path_));
   lock_ = make_and_lock(partial_, path_);
-  if (!is_ours(partial_)) {
+  try {
+    if (!is_ours(partial_)) refuse_foreign(partial_);
+  } catch (...) {
+    (void)rmdir(partial_.c_str());  // where there is nothing in it, it is no user's
     close(lock_);
-    refuse_foreign(partial_);
+    throw;
   }
   try {
     set_mark(lock_, partial_);

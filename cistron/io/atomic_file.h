@@ -11,7 +11,7 @@
 
 namespace cistron::io {
 
-/// Throws for the system call that just failed: kOutOfSpace when the disk or quota is full, kUsage for a name that
+/// Throws for the system call that just failed: kOutOfSpace when the disk, quota or memory is full, kUsage for a name that
 /// cannot be (too long, links in a circle), else kFailed. Reads errno.
 [[noreturn]] void throw_errno(std::string_view what, const std::filesystem::path& where);
 

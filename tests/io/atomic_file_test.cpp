@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -227,6 +229,21 @@ TEST(AtomicDirectory, AUsersOwnFolderOrFileOfThoseNamesStays) {
       EXPECT_EQ(read_text(kind == std::string("file") ? theirs : theirs / "precious"), "x");
       EXPECT_THAT(names_in(temp / "d"), ElementsAre("f"));
     }
+}
+
+TEST(AtomicDirectory, AFolderThatCannotBeListedIsNotTakenForAUsers) {
+  const TempDirectory temp;
+  const int lowest = dup(STDERR_FILENO);
+  close(lowest);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit one_more{static_cast<rlim_t>(lowest) + 1, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
+  const std::string message = error_of(ErrorKind::kFailed, [&] { const AtomicDirectory directory(temp / "d"); });
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(message, HasSubstr("cannot list"));
+  EXPECT_THAT(message, HasSubstr("Too many open files"));
+  EXPECT_TRUE(names_in(temp.path()).empty());
 }
 
 TEST(AtomicFile, NeverWritesThroughALink) {
