@@ -1,17 +1,31 @@
 """Every allocation that a verb makes fails in turn, once and then for ever: each time one clear error, and nothing is lost.
 
-Usage: every_allocation.py PROGRAM SHIM [--all | --every N]      without: a spread of the allocations, for every day
+Usage: every_allocation.py PROGRAM SHIM [--all | --every N] [--verb NAME]      without: a spread of the allocations, for every day
 """
 
+import os
+import subprocess
 import sys
+from contextlib import contextmanager
 
-from verbs import campaign
+from campaign import campaign
+from verbs import PROGRAM
 
 SHIM = sys.argv[2]
 
 
-def settings(_, at, ever):
-    return {"LD_PRELOAD": SHIM, "FAIL_AT": str(at), "FAIL_EVER": str(int(ever))}
+@contextmanager
+def failing(verb, here):
+    """Loaded and linked once, which takes longer than most verbs: the library forks at main, for each failure."""
+    said = here / "said"
+    environment = os.environ | {"LD_PRELOAD": SHIM, "FAIL_SAID": str(said), "FAIL_COUNT": f"{here}/count"}
+    with subprocess.Popen([PROGRAM, *verb.command(here)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+                          env=environment) as forking:
+        def fail(at, ever):
+            forking.stdin.write(f"{at} {int(ever)}\n")
+            return int(forking.stdout.readline()), said.read_text()
+
+        yield fail
 
 
 def describe(at, ever):
@@ -19,4 +33,4 @@ def describe(at, ever):
 
 
 if __name__ == "__main__":
-    sys.exit(campaign(settings, describe, [False, True], spread=12, statuses=lambda _: (1, 4)))
+    sys.exit(campaign(failing, describe, [False, True], spread=12, statuses=lambda _: (1, 4)))

@@ -1,12 +1,14 @@
 // A library to preload: makes allocations fail, so that a test can have every one fail in turn. Counted from main on, on all
 // threads: malloc, calloc, realloc, the aligned ones, operator new. Not those of oneDNN, which doesn't look at what it gets.
-//   FAIL_AT=N         the N-th fails (from 1); 0: none
-//   FAIL_EVER=1       and every one after it
-//   FAIL_COUNT=FILE   where the number of allocations goes at the end
+// From standard input come lines of two numbers: which one fails (from 1; 0: none), and whether (1) every one after it does. For each, main
+// runs in a process of its own, and its exit status, or the signal that ended it with a minus, goes to standard output.
+//   FAIL_SAID=FILE    where what a run prints goes
+//   FAIL_COUNT=FILE   where the number of its allocations goes at the end
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -31,7 +33,7 @@ namespace {
 std::atomic<bool> in_main{false};
 std::atomic<long> allocations{0};
 long fail_at = 0;
-bool for_ever = false;
+int for_ever = 0;
 
 uintptr_t library_begin = 0, library_end = 0;  // oneDNN's code
 
@@ -50,7 +52,7 @@ bool fails(const void* caller) {
   const auto from = reinterpret_cast<uintptr_t>(caller);
   if (!in_main.load(std::memory_order_relaxed) || (from >= library_begin && from < library_end)) return false;
   const long number = ++allocations;
-  if (fail_at == 0 || number < fail_at || (number > fail_at && !for_ever)) return false;
+  if (fail_at == 0 || number < fail_at || (number > fail_at && for_ever == 0)) return false;
   errno = ENOMEM;
   return true;
 }
@@ -58,15 +60,46 @@ bool fails(const void* caller) {
 using Main = int (*)(int, char**, char**);
 Main program;
 
+constexpr unsigned kSeconds = 120;  // then it hangs
+
+void print_into(const char* path) {
+  const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666), nothing = open("/dev/null", O_RDONLY);
+  dup2(nothing, STDIN_FILENO);
+  dup2(fd, STDOUT_FILENO);
+  dup2(fd, STDERR_FILENO);
+  close(nothing);
+  close(fd);
+}
+
 int counted_main(int argc, char** argv, char** environment) {
-  fail_at = std::atol(setting("FAIL_AT"));
-  for_ever = *setting("FAIL_EVER") == '1';
-  dl_iterate_phdr(find_library, nullptr);
+  print_into(setting("FAIL_SAID"));
+  alarm(kSeconds);
   in_main = true;
   const int status = program(argc, argv, environment);
   in_main = false;  // what static objects do at the end is not counted
   report_count(allocations);
   return status;
+}
+
+// Reads byte by byte and without a stream: what is buffered here would be there in every fork.
+bool read_order() {
+  char line[64] = {};
+  size_t size = 0;
+  while (size + 1 < sizeof line && read(STDIN_FILENO, line + size, 1) == 1)
+    if (line[size++] == '\n') return std::sscanf(line, "%ld %d", &fail_at, &for_ever) == 2;
+  return false;
+}
+
+int forking_main(int argc, char** argv, char** environment) {
+  dl_iterate_phdr(find_library, nullptr);
+  while (read_order()) {
+    const pid_t run = fork();
+    if (run == 0) return counted_main(argc, argv, environment);
+    int status = 0;
+    waitpid(run, &status, 0);
+    dprintf(STDOUT_FILENO, "%d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+  }
+  _exit(0);
 }
 
 void* allocate(const void* caller, size_t alignment, size_t size) {
@@ -118,7 +151,7 @@ int posix_memalign(void** out, size_t alignment, size_t size) {
 int __libc_start_main(Main main, int argc, char** argv, void (*init)(), void (*fini)(), void (*rtld_fini)(), void* stack_end) {
   program = main;
   using Start = int (*)(Main, int, char**, void (*)(), void (*)(), void (*)(), void*);
-  return reinterpret_cast<Start>(dlsym(RTLD_NEXT, "__libc_start_main"))(counted_main, argc, argv, init, fini, rtld_fini,
+  return reinterpret_cast<Start>(dlsym(RTLD_NEXT, "__libc_start_main"))(forking_main, argc, argv, init, fini, rtld_fini,
                                                                         stack_end);
 }
 

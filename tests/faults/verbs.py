@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "cli"))
@@ -23,34 +22,9 @@ class Verb:
         self.name, self.command, self.before, self.whole, self.kept = name, command, before, whole, kept
 
     def run(self, here, settings):
-        """With a library preloaded that makes it fail, as `settings` say."""
+        """With the environment's `settings`, which may preload a library that makes it fail."""
         return subprocess.run([PROGRAM, *self.command(here)], capture_output=True, text=True, timeout=120,
-                              env=os.environ | {"FAIL_COUNT": f"{here}/count"} | settings)
-
-    def count(self, here, settings):
-        """What could fail in a run in which nothing does."""
-        self.before(here)
-        done = self.run(here, settings | {"FAIL_AT": "0"})
-        assert done.returncode == 0, done.stderr
-        assert self.whole(here), f"{self.name}: not whole without any failure"
-        return int((here / "count").read_text())
-
-    def fail(self, here, settings, where, statuses):
-        """One run with a failure in it: a clear error, nothing lost, and it can be done again. True where it ended in an error."""
-        self.before(here)
-        done = self.run(here, settings)
-        if done.returncode == 0:
-            assert self.whole(here), f"{where}: said to be done, and is not whole\n{done.stderr}"
-        else:
-            lines = [line for line in done.stderr.splitlines() if line.startswith("cistron: error: ")]
-            assert done.returncode in statuses, f"{where}: exit {done.returncode}\n{done.stderr}"
-            assert len(lines) == 1, f"{where}: {done.stderr}"
-            assert self.whole(here) or self.kept(here), f"{where}: what was there before is lost\n{done.stderr}"
-        if not self.whole(here):
-            again = self.run(here, {})
-            assert again.returncode == 0, f"{where}: it cannot be done again\n{again.stderr}"
-            assert self.whole(here), f"{where}: done again, it is not whole"
-        return done.returncode != 0
+                              env=os.environ | settings)
 
 
 def ok(*command):
@@ -140,36 +114,3 @@ def verbs(here):
         Verb("import", lambda _: ["import", f"{here}/exported", "--out", f"{work}/imported"], lambda _: fresh(here),
              as_before("imported"), no_output("imported")),
     ]
-
-
-def stride_of(count, spread):
-    if "--all" in sys.argv:
-        return 1
-    return int(sys.argv[sys.argv.index("--every") + 1]) if "--every" in sys.argv else max(1, count // spread)
-
-
-def campaign(settings, describe, modes, spread, statuses):
-    """Fails each (or a spread) of all that can fail in every verb, in each mode (or, for every day, in one of them in turn). The exit
-    status."""
-    every_day = not {"--all", "--every"} & set(sys.argv)
-    failed = ran = refused = 0
-    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-        here = Path(folder)
-        make_material(here)
-        for verb in verbs(here):
-            count = verb.count(here, settings(here, 0, modes[0]))
-            assert count > 5, f"{verb.name}: {count} could fail: the library sees nothing"
-            stride = stride_of(count, spread)
-            ran_before, refused_before = ran, refused
-            for at in range(1, count + 1, stride):
-                for mode in [modes[at // stride % len(modes)]] if every_day else modes:
-                    ran += 1
-                    try:
-                        refused += verb.fail(here, settings(here, at, mode), f"{verb.name}: {describe(at, mode)}", statuses(mode))
-                    except AssertionError as problem:
-                        failed += 1
-                        print(f"FAILED {problem}", flush=True)
-            print(f"{verb.name}: {count} could fail, {refused - refused_before} of {ran - ran_before} runs ended in an error", flush=True)
-    assert refused > ran / 2, "the failures are not felt"
-    print(f"{ran} runs, {refused} ended in an error, {failed} lost something or said it badly")
-    return 1 if failed else 0
