@@ -17,7 +17,7 @@ namespace {
 struct Options : Common {
   std::string preset;
   MoeShape shape{.hidden = 512, .intermediate = 1024, .experts = 8, .top_k = 2, .tokens = 2048};
-  bool ablate = false;
+  bool ablate = false, biases = false;
   int turns = 9;
 };
 
@@ -40,15 +40,15 @@ void print_table(const Ladder& ladder, const MoeShape& s, const std::string& whe
   fmt::print("experts {} of {} -> {} -> {}, top {}, {} tokens, {}\n", s.experts, s.hidden, s.intermediate, s.hidden, s.top_k,
              s.tokens, where);
   if (ladder.dense_tflops > 0) fmt::print("D {:.0f} TFLOP/s\n", ladder.dense_tflops);
-  fmt::print("{:8} {:10} {:>11} {:>9} {:>11} {:>9} {:>12} {:>13} {:>9} {:>6}\n", "variant", "recipe", "forward ms", "TFLOP/s",
+  fmt::print("{:14} {:10} {:>11} {:>9} {:>11} {:>9} {:>12} {:>13} {:>9} {:>6}\n", "variant", "recipe", "forward ms", "TFLOP/s",
              "backward ms", "TFLOP/s", "tokens/s", "saved/token", "launches", "syncs");
   const double flops = s.forward_flops();
   for (const RungTime& t : ladder.rungs) {
     if (!t.refusal.empty()) {
-      fmt::print("{:8} {:10} not run: {}\n", t.rung.variant, t.rung.recipe, t.refusal);
+      fmt::print("{:14} {:10} not run: {}\n", t.rung.variant, t.rung.recipe, t.refusal);
       continue;
     }
-    fmt::print("{:8} {:10} {:11.3f} {:9.3f} {:11.3f} {:9.3f} {:12.0f} {:13} {:>9} {:>6}\n", t.rung.variant, t.rung.recipe,
+    fmt::print("{:14} {:10} {:11.3f} {:9.3f} {:11.3f} {:9.3f} {:12.0f} {:13} {:>9} {:>6}\n", t.rung.variant, t.rung.recipe,
                t.forward_milliseconds, rate(flops, t.forward_milliseconds), t.backward_milliseconds,
                rate(2 * flops, t.backward_milliseconds),
                1e3 * static_cast<double>(s.tokens) / (t.forward_milliseconds + t.backward_milliseconds), t.saved_bytes / s.tokens,
@@ -92,7 +92,7 @@ int run_bench_moe(const Options& o) {
   const MoeShape shape = shape_of(o);
   const Device device = choose_device(o);
   ThreadPool pool(o.threads);
-  const Ladder ladder = climb(device, pool, shape, rungs_of(device, o.ablate), o.turns);
+  const Ladder ladder = climb(device, pool, shape, rungs_of(device, o.ablate, o.biases), o.turns);
   if (!o.json) print_table(ladder, shape, device.is_cuda() ? to_string(device) : fmt::format("{} threads", pool.num_threads()));
   for (const RungTime& t : ladder.rungs)
     if (o.json) fmt::print("{}", json_line(to_json(t, ladder, shape, device)));
@@ -114,6 +114,7 @@ void add_bench_moe(CLI::App& bench, Run& run) {
   verb->add_option("--top-k", o->shape.top_k, "Experts of a token")->check(positive)->capture_default_str();
   verb->add_option("--tokens", o->shape.tokens, "Tokens")->check(positive)->capture_default_str();
   verb->add_flag("--ablate", o->ablate, "The way there too: a loop over experts, grouped products, the same in MXFP8");
+  verb->add_flag("--biases", o->biases, "Each but the loop once more, with biases of gate, up and down");
   verb->add_option("--turns", o->turns, "Turns that are timed; the median counts")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();

@@ -1,8 +1,10 @@
 #include "apps/moe_ladder.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <map>
+#include <optional>
 
 #include "cistron/core/error.h"
 #include "cistron/core/rng.h"
@@ -18,11 +20,19 @@ namespace cistron::apps {
 
 namespace {
 
-nn::Sequential make_experts(const MoeShape& s) {
+nn::Sequential make_experts(const MoeShape& s, bool biases) {
+  using enum nn::Bias;
   return nn::Sequential{
       nn::Gather{},
-      nn::GroupedLinear{{.experts = s.experts, .in = s.hidden, .out = 2 * s.intermediate, .name = "gate_up", .mx_sections = 2}},
-      nn::ScaledSwiGlu{}, nn::GroupedLinear{{.experts = s.experts, .in = s.intermediate, .out = s.hidden, .name = "down"}},
+      nn::GroupedLinear{{.experts = s.experts,
+                         .in = s.hidden,
+                         .out = 2 * s.intermediate,
+                         .name = "gate_up",
+                         .mx_sections = 2,
+                         .bias = biases ? kPlain : kNone}},
+      nn::ScaledSwiGlu{},
+      nn::GroupedLinear{
+          {.experts = s.experts, .in = s.intermediate, .out = s.hidden, .name = "down", .bias = biases ? kScaled : kNone}},
       nn::Combine{}};
 }
 
@@ -61,7 +71,7 @@ Routing random_routing(Context& ctx, const MoeShape& s) {
   return {upload(ctx, shape, DType::kI32, chosen), upload(ctx, shape, DType::kF32, weights)};
 }
 
-/// What all rungs of a precision share.
+/// What all rungs of a precision, with biases or without, share.
 struct Operands {
   Operands(Context ctx, const nn::Sequential& experts, const MoeShape& s)
       : parameters(experts.parameters(), ctx.precision, {.parameters = ctx.arena, .gradients = ctx.arena}),
@@ -81,12 +91,8 @@ struct Operands {
 class Climber {
  public:
   Climber(const Context& ctx, const Rung& rung, const nn::Sequential& experts, const MoeShape& shape, Operands& operands)
-      : ctx_(ctx),
-        rung_(rung),
-        experts_(experts),
-        loop_(*experts.parameters()[0], *experts.parameters()[1]),
-        shape_(shape),
-        operands_(operands) {
+      : ctx_(ctx), experts_(experts), shape_(shape), operands_(operands) {
+    if (rung.loop) loop_.emplace(*experts.parameters()[0], *experts.parameters()[1]);
     ctx_.parameters = &operands.parameters;
     ctx_.fuse = rung.fuse;
   }
@@ -95,21 +101,20 @@ class Climber {
     y_ = {};
     const ops::Groups groups = ops::empty_groups(ctx_, shape_.tokens, shape_.top_k, shape_.experts);
     ops::build_groups(ctx_, {.experts = operands_.routing.experts, .weights = operands_.routing.weights, .groups = groups});
-    y_ = rung_.loop ? loop_.forward(ctx_, operands_.x, groups, saved_) : experts_.forward(ctx_, operands_.x, groups, saved_);
+    y_ = loop_ ? loop_->forward(ctx_, operands_.x, groups, saved_) : experts_.forward(ctx_, operands_.x, groups, saved_);
   }
   void backward() {
     operands_.parameters.begin_step();
     dx_ = {};
-    dx_ = rung_.loop ? loop_.backward(ctx_, operands_.dy, saved_) : experts_.backward(ctx_, operands_.dy, saved_);
+    dx_ = loop_ ? loop_->backward(ctx_, operands_.dy, saved_) : experts_.backward(ctx_, operands_.dy, saved_);
   }
   /// After forward.
   [[nodiscard]] int64_t saved_bytes() const { return ctx_.arena->in_use() - y_.bytes(); }
 
  private:
   Context ctx_;
-  const Rung& rung_;
   const nn::Sequential& experts_;
-  nn::ExpertLoop loop_;
+  std::optional<nn::ExpertLoop> loop_;
   const MoeShape& shape_;
   Operands& operands_;
   nn::Saved saved_;
@@ -224,7 +229,7 @@ double MoeShape::forward_flops() const {
   return 6.0 * static_cast<double>(tokens * top_k) * static_cast<double>(hidden) * static_cast<double>(intermediate);
 }
 
-std::vector<Rung> rungs_of(const Device& device, bool ablate) {
+std::vector<Rung> rungs_of(const Device& device, bool ablate, bool biases) {
   const bool bf16 = device.is_cuda() || cpu::has_fast_bf16();
   const Precision plain = bf16 ? Precision::kBF16 : Precision::kF32;
   const std::string name = bf16 ? "bf16" : "fp32";
@@ -234,6 +239,13 @@ std::vector<Rung> rungs_of(const Device& device, bool ablate) {
                         {.variant = "fused", .recipe = name, .precision = plain, .fuse = true},
                         {.variant = "fused", .recipe = "mxfp8/128", .precision = Precision::kMxfp8, .fuse = true}};
   if (!ablate) all.erase(all.begin(), all.begin() + 3);
+  for (size_t i = 0; biases && i < all.size(); ++i) {
+    if (all[i].loop) continue;
+    Rung biased = all[i++];
+    biased.variant += " biased";
+    biased.biases = true;
+    all.insert(all.begin() + static_cast<std::ptrdiff_t>(i), biased);
+  }
   return all;
 }
 
@@ -243,17 +255,18 @@ Ladder climb(const Device& device, ThreadPool& pool, const MoeShape& shape, cons
               .arena = Arena::growing("operands", device, ops::device_memory(device)),
               .pool = &pool,
               .stream = queue != nullptr ? queue->stream() : nullptr};
-  const nn::Sequential experts = make_experts(shape);
-  std::map<Precision, Operands> operands;
+  const std::array all_experts{make_experts(shape, false), make_experts(shape, true)};
+  std::map<std::pair<Precision, bool>, Operands> operands;
   std::vector<Runner> runners;
   Ladder ladder;
   std::vector<size_t> places;  // of the runners' results
   for (const Rung& rung : rungs) {
     ctx.precision = rung.precision;
+    const nn::Sequential& experts = all_experts[rung.biases ? 1 : 0];
     ladder.rungs.push_back({.rung = rung, .refusal = refusal(ctx, rung, experts, shape)});
     if (!ladder.rungs.back().refusal.empty()) continue;
     places.push_back(ladder.rungs.size() - 1);
-    Operands& shared = operands.try_emplace(rung.precision, ctx, experts, shape).first->second;
+    Operands& shared = operands.try_emplace({rung.precision, rung.biases}, ctx, experts, shape).first->second;
     runners.emplace_back(ctx, queue.get(), rung, experts, shape, shared);
   }
   ctx.precision = Precision::kBF16;

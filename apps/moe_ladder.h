@@ -19,10 +19,11 @@ struct MoeShape {
 
 /// A way to compute the layer.
 struct Rung {
-  std::string variant;  ///< "loop", "grouped", "fused"
+  std::string variant;  ///< "loop", "grouped", "fused", "fused biased"
   std::string recipe;   ///< "fp32", "bf16", "mxfp8/128"
   Precision precision = Precision::kF32;
   bool loop = false, fuse = false;
+  bool biases = false;  ///< both linears have them, the second's times the routing weights
 };
 
 struct RungTime {
@@ -39,8 +40,9 @@ struct Ladder {
   double dense_tflops = 0.0;  ///< D, of the same turns; 0 on a CPU
 };
 
-/// The naive loop first. Without `ablate` the last rung of each recipe alone. On a CPU without bf16 products: in fp32.
-std::vector<Rung> rungs_of(const Device& device, bool ablate);
+/// The naive loop first. Without `ablate` the last rung of each recipe alone. With `biases` each but the loop once more with
+/// them, right behind. On a CPU without bf16 products: in fp32.
+std::vector<Rung> rungs_of(const Device& device, bool ablate, bool biases = false);
 
 /// Medians of `turns`; in each turn every rung, and on a card D before each, which evicts the cache and keeps the card as warm as
 /// training does.

@@ -467,6 +467,9 @@ def test_bench_moe(program, directory):
     assert len(objects(program.ok(*common, "--hidden", 128).stdout)) == 2
     refused = objects(program.ok(*common, "--hidden", 96, "--ablate").stdout)
     assert "multiples of 128" in refused[2]["refused"] and "refused" not in refused[1]
+    biased = objects(program.ok(*common, "--hidden", 128, "--biases").stdout)
+    assert [rung["variant"] for rung in biased] == ["fused", "fused biased"] * 2
+    assert biased[0]["bytes_saved_per_token"] == biased[1]["bytes_saved_per_token"]
     program.fails(2, "4 experts", "bench", "moe", "--experts", 4, "--top-k", 5)
 
 
