@@ -1,6 +1,7 @@
 #include "apps/output.h"
 
 #include <algorithm>
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "cistron/core/error.h"
@@ -23,9 +24,15 @@ constexpr const char* kManifest = "manifest.json";
 }
 
 // Without "." and "..", and with links followed as far as it exists.
+fs::path place_of(const fs::path& path, std::error_code& error) {
+  fs::path whole = fs::weakly_canonical(path, error);
+  if (error == std::errc::not_enough_memory) throw std::bad_alloc();  // which says nothing about the path
+  return whole;
+}
+
 fs::path resolved(const fs::path& path) {
   std::error_code error;
-  fs::path whole = fs::weakly_canonical(fs::absolute(path, error), error);
+  fs::path whole = place_of(fs::absolute(path, error), error);
   if (error) refuse("the output cannot be there", path.string(), error.message());
   return whole.has_filename() ? whole : whole.parent_path();
 }
@@ -65,7 +72,7 @@ void check_place(const Output& output, const fs::path& place) {
   const std::string& path = output.path;
   for (const std::string& name : output.inputs) {
     std::error_code error;
-    const fs::path input = fs::weakly_canonical(name, error);
+    const fs::path input = place_of(name, error);
     if (error) continue;  // reading it says why
     if (holds(place, input)) refuse("the output is an input, or holds one", path, "give another --out");
     if (holds(input, place)) refuse("the output lies in an input", path, "give another --out");
