@@ -103,7 +103,7 @@ def campaign(failing, describe, modes, spread, statuses):
                 assert count > 5, f"{verb.name}: {count} could fail: the library sees nothing"
                 stride = stride_of(count, spread)
                 ran_before, refused_before = ran, refused
-                for at in range(1, count + 1, stride):
+                for at in range(int(option("--from") or 1), count + 1, stride):
                     for mode in [modes[at // stride % len(modes)]] if every_day else modes:
                         ran += 1
                         try:

@@ -1,6 +1,7 @@
 """Every allocation that a verb makes fails in turn, once and then for ever: each time one clear error, and nothing is lost.
 
-Usage: every_allocation.py PROGRAM SHIM [--all | --every N] [--verb NAME]      without: a spread of the allocations, for every day
+Usage: every_allocation.py PROGRAM SHIM [--all | --every N] [--verb NAME] [--from N]      without: a spread of the allocations, for every day
+The command line's own allocations come first, and are nearly the same in each verb: --from leaves them out.
 """
 
 import os

@@ -1,5 +1,6 @@
 // A library to preload: makes allocations fail, so that a test can have every one fail in turn. Counted from main on, on all
-// threads: malloc, calloc, realloc, the aligned ones, operator new. Not those of oneDNN, which doesn't look at what it gets.
+// threads: malloc, calloc, realloc, the aligned ones, operator new. Not those of oneDNN, which doesn't look at what it gets, nor the C
+// library's when it notes the destructor of a thread_local, which aborts by a line of its own.
 // From standard input come lines of two numbers: which one fails (from 1; 0: none), and whether (1) every one after it does. For each, main
 // runs in a process of its own, and its exit status, or the signal that ended it with a minus, goes to standard output.
 //   FAIL_SAID=FILE    where what a run prints goes
@@ -35,22 +36,36 @@ std::atomic<long> allocations{0};
 long fail_at = 0;
 int for_ever = 0;
 
-uintptr_t library_begin = 0, library_end = 0;  // oneDNN's code
+// Code whose allocations are let through.
+struct Code {
+  uintptr_t begin = 0, end = 0;
+  bool holds(uintptr_t place) const { return place >= begin && place < end; }
+};
+Code onednn, note_destructor;
 
 int find_library(dl_phdr_info* info, size_t, void*) {
   if (std::strstr(info->dlpi_name, "libdnnl") == nullptr) return 0;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const auto& part = info->dlpi_phdr[i];
     if (part.p_type != PT_LOAD || (part.p_flags & PF_X) == 0) continue;
-    library_begin = info->dlpi_addr + part.p_vaddr;
-    library_end = library_begin + part.p_memsz;
+    onednn.begin = info->dlpi_addr + part.p_vaddr;
+    onednn.end = onednn.begin + part.p_memsz;
   }
   return 1;
 }
 
+void find_function(const char* name, Code& code) {
+  Dl_info info{};
+  ElfW(Sym)* symbol = nullptr;
+  void* const function = dlsym(RTLD_NEXT, name);
+  if (function == nullptr || dladdr1(function, &info, reinterpret_cast<void**>(&symbol), RTLD_DL_SYMENT) == 0) return;
+  code.begin = reinterpret_cast<uintptr_t>(function);
+  code.end = code.begin + symbol->st_size;
+}
+
 bool fails(const void* caller) {
   const auto from = reinterpret_cast<uintptr_t>(caller);
-  if (!in_main.load(std::memory_order_relaxed) || (from >= library_begin && from < library_end)) return false;
+  if (!in_main.load(std::memory_order_relaxed) || onednn.holds(from) || note_destructor.holds(from)) return false;
   const long number = ++allocations;
   if (fail_at == 0 || number < fail_at || (number > fail_at && for_ever == 0)) return false;
   errno = ENOMEM;
@@ -92,6 +107,7 @@ bool read_order() {
 
 int forking_main(int argc, char** argv, char** environment) {
   dl_iterate_phdr(find_library, nullptr);
+  find_function("__cxa_thread_atexit_impl", note_destructor);
   while (read_order()) {
     const pid_t run = fork();
     if (run == 0) return counted_main(argc, argv, environment);

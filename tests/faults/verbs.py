@@ -97,13 +97,17 @@ def verbs(here):
     prepare = ["prepare", f"{here}/a.fasta", "--tokenizer", "esm2", "--out", f"{work}/store", "--valid-fraction", "0.2", "--quiet"]
     export = ["export", f"{here}/run", "--out", f"{work}/exported"]
 
-    def train(name):
-        return ["train", f"{here}/run.toml", "--out", f"{work}/{name}", "--quiet", "--resume"]
+    bring = ["import", f"{here}/exported", "--out", f"{work}/imported"]
+
+    def train(name, option="--resume"):
+        return ["train", f"{here}/run.toml", "--out", f"{work}/{name}", "--quiet", option]
 
     return [
         Verb("prepare", lambda _: prepare, lambda _: fresh(here), as_before("store"), no_output("store")),
         Verb("prepare --force", lambda _: [*prepare, "--force"], lambda _: fresh(here, "store"), as_before("store"), as_before("store")),
         Verb("train", lambda _: train("run"), lambda _: fresh(here), trained("run", resumed=False), lambda _: True),
+        Verb("train --force", lambda _: train("half", "--force"), lambda _: fresh(here, "half"), trained("half", like="run", resumed=False),
+             lambda _: True),
         Verb("train --resume", lambda _: train("half"), lambda _: fresh(here, "half"), trained("half"),
              lambda _: latest(work / "half") in (STEPS - 1, STEPS)),
         Verb("train, saved behind", lambda _: [*train("half"), "--set", "train.save_behind=true"], lambda _: fresh(here, "half"),
@@ -111,6 +115,7 @@ def verbs(here):
         Verb("export", lambda _: export, lambda _: fresh(here), as_before("exported"), no_output("exported")),
         Verb("export --force", lambda _: [*export, "--force"], lambda _: fresh(here, "exported"), as_before("exported"),
              as_before("exported")),
-        Verb("import", lambda _: ["import", f"{here}/exported", "--out", f"{work}/imported"], lambda _: fresh(here),
-             as_before("imported"), no_output("imported")),
+        Verb("import", lambda _: bring, lambda _: fresh(here), as_before("imported"), no_output("imported")),
+        Verb("import --force", lambda _: [*bring, "--force"], lambda _: fresh(here, "imported"), as_before("imported"),
+             as_before("imported")),
     ]
