@@ -1,5 +1,6 @@
 #include "cistron/dist/together.h"
 
+#include <algorithm>
 #include <exception>
 
 #include "cistron/core/current_error.h"
@@ -26,9 +27,12 @@ std::string run(const std::function<void()>& act, std::exception_ptr& thrown) {
 
 }  // namespace
 
-void together(Communicator& communicator, const std::function<void()>& act) {
+void together(Communicator& communicator, const std::function<void()>& act, const std::function<void()>& undo) {
   std::exception_ptr thrown;
   const std::vector<std::string> failures = gather_texts(communicator, run(act, thrown));
+  if (std::ranges::all_of(failures, &std::string::empty)) return;
+  undo();
+  communicator.barrier().wait();
   if (thrown) std::rethrow_exception(thrown);
   for (size_t r = 0; r < failures.size(); ++r) {
     if (failures[r].empty()) continue;

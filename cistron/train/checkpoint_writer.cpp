@@ -105,16 +105,18 @@ void save_checkpoint(Context& ctx, const fs::path& path, const CheckpointInfo& i
     partial = directory->partial().string();
   });
   partial = dist::gather_texts(world, partial)[0];
+  const auto remove = [&] { directory.reset(); };
   Manifest part;
-  dist::together(world, [&] { part = write_part(ctx, partial, slices, world); });
+  dist::together(world, [&] { part = write_part(ctx, partial, slices, world); }, remove);
   const auto parts = dist::gather_texts(world, to_text(part));
-  dist::together(world, [&] {
+  const auto commit = [&] {
     if (!first) return;
     Manifest whole;
     for (const std::string& text : parts) whole.add(from_text(text, partial));
     write_description(partial, info, std::move(whole));
     directory->commit();
-  });
+  };
+  dist::together(world, commit, remove);
 }
 
 }  // namespace cistron::train

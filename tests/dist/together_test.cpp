@@ -35,6 +35,25 @@ TEST(Together, WhereOneFailsAllThrowAndTheWorldGoesOn) {
   });
 }
 
+// A launcher ends every rank as soon as one has left.
+TEST(Together, WhereOneFailsNoneThrowsBeforeAllHaveUndone) {
+  std::atomic<int> undone = 0;
+  dist::run_ranks(3, [&](Communicator& world) {
+    const auto act = [&] {
+      if (world.rank() == 1) throw Error(ErrorKind::kFailed, "no", "here", "there");
+    };
+    const auto undo = [&] {
+      if (world.rank() != 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      ++undone;
+    };
+    EXPECT_NO_THROW(dist::together(world, [] {}, undo));
+    EXPECT_EQ(undone, 0);
+    world.barrier().wait();
+    EXPECT_THROW(dist::together(world, act, undo), Error);
+    EXPECT_EQ(undone, 3);
+  });
+}
+
 TEST(Together, WhatIsNoExceptionFailsOnAll) {
   dist::run_ranks(3, [](Communicator& world) {
     const auto act = [&] {
