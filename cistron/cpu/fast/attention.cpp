@@ -52,11 +52,6 @@ F16 online_softmax(const Tile& tile, const Mask& mask, float scale, const float*
   return shrink;
 }
 
-void scale_rows(F16 factor, int64_t width, float* block) {
-  for (int64_t r = 0; r < kLanes; ++r)
-    for (int64_t d = 0; d < width; d += kLanes) store(block + r * width + d, load(block + r * width + d) * factor[r]);
-}
-
 template <class B>
 struct Scratch {
   Buffer<Word<B>> q, k, v, p;
@@ -73,14 +68,15 @@ class QueryHead {
         target_(column<T>(args.out, begin, query_column(args.shape, head))),
         queries_(column<T>(args.qkv, begin, query_column(args.shape, head))),
         lse_(args.lse.data<float>() + head * args.qkv.dim(0) + begin) {
-    const int64_t count = whole_panels(length) * words_, kv_head = head / (args.shape.num_heads / args.shape.num_kv_heads);
-    k_ = scratch_.k.get(count);
-    v_ = scratch_.v.get(count);
-    pack_panels<B>(column<T>(args.qkv, begin, key_column(args.shape, kv_head)), 0, length, k_);
-    pack_rows<B>(column<T>(args.qkv, begin, value_column(args.shape, kv_head)), 0, length, whole_panels(length), v_);
+    const int64_t kv_head = head / (args.shape.num_heads / args.shape.num_kv_heads);
+    k_ = scratch_.k.get(whole_panels(length) / kLanes * k_block_);
+    v_ = scratch_.v.get(width_ / kLanes * v_block_);
+    pack_row_tiles<B>(column<T>(args.qkv, begin, key_column(args.shape, kv_head)), 0, length, k_);
+    pack_column_tiles<B>(column<T>(args.qkv, begin, value_column(args.shape, kv_head)), length, v_);
   }
 
   void run() {
+    [[maybe_unused]] const TileScope<B> tiles;
     for (int64_t first = 0; first < mask_.length; first += kLanes) attend(first);
   }
 
@@ -90,6 +86,7 @@ class QueryHead {
     return head_of<U>(tensor, token, at, args_.shape.head_dim);
   }
 
+  // Sixteen queries; their sums out[column][query].
   void attend(int64_t first) {
     const int64_t rows = std::min(kLanes, mask_.length - first), end = mask_.end(first);
     Word<B>* q = scratch_.q.get(kLanes * words_);
@@ -98,7 +95,7 @@ class QueryHead {
     Running running;
     for (int64_t key = 0; key < end; key += kMostKeys)
       attend({first, key, std::min({kMostKeys, end - key, mask_.length - key})}, q, running, out);
-    unpack(out, first, rows, [&](int64_t r) { return 1.0F / running.sum[r]; }, target_);
+    unpack_columns(out, first, rows, 1.0F / running.sum, target_);
     for (int64_t r = 0; r < rows; ++r) lse_[first + r] = running.max[r] + std::log(running.sum[r]);
   }
 
@@ -106,13 +103,11 @@ class QueryHead {
     const int64_t keys = whole_panels(tile.count);
     float* scores = scratch_.scores.get(kMostKeys * kLanes);
     Word<B>* p = scratch_.p.get(kMostKeys * kLanes);
-    for (int64_t k = 0; k < keys; k += kLanes)
-      multiply<1, kLanes, false>(k_ + (tile.first + k) * words_, q, words_, scores + k * kLanes, kLanes);
+    multiply<false>(Blocks<Word<B>>{k_ + tile.first / kLanes * k_block_, k_block_, keys / kLanes}, {q}, words_, scores, kLanes);
     const F16 shrink = online_softmax<B>(tile, mask_, args_.scale, scores, running, p);
-    if (tile.first > 0) scale_rows(shrink, width_, out);
-    for (int64_t d = 0; d < width_; d += kLanes)
-      multiply<1, kLanes, true>(p, v_ + (d * whole_panels(mask_.length) + tile.first * kLanes) / kPerWord<B>, keys / kPerWord<B>,
-                                out + d, width_);
+    for (int64_t d = 0; tile.first > 0 && d < width_; ++d) store(out + d * kLanes, load(out + d * kLanes) * shrink);
+    multiply<true>(Blocks<Word<B>>{v_ + tile.first * kLanes / kPerWord<B>, v_block_, width_ / kLanes}, {p}, keys / kPerWord<B>,
+                   out, kLanes);
   }
 
   static thread_local Scratch<B> scratch_;
@@ -120,6 +115,7 @@ class QueryHead {
   const ops::AttentionForward& args_;
   const Mask mask_;
   const int64_t width_ = whole_panels(args_.shape.head_dim), words_ = width_ / kPerWord<B>;
+  const int64_t k_block_ = block_of_tiles<B>(args_.shape.head_dim), v_block_ = block_of_tiles<B>(mask_.length);
   const Head<T> target_, queries_;
   float* lse_;
   Word<B>*k_, *v_;

@@ -16,7 +16,7 @@ using PerQuery = std::array<float, kBlock>;
 
 template <class B>
 struct Scratch {
-  // Named by what they are contracted over: columns (panels of sixteen rows), or rows.
+  // Named by what they are contracted over: columns or rows. Of keys and values tiles, of queries panels.
   Buffer<Word<B>> q_columns, q_rows, k_columns, k_rows, v_columns, dout_columns, dout_rows, p, ds, ds_by_key;
   Buffer<float> dq, dk, dv;
 };
@@ -39,16 +39,18 @@ void delta_of(const Head<T>& dout, const Head<T>& out, int64_t first, int64_t ro
   }
 }
 
-// Sixteen keys by a block of queries: words[key][query / per word], and panels[query / 16][key / per word][16].
+// Sixteen keys by a block of queries: tiles of keys, contracted over queries, and panels[query / 16][key / per word][16].
 template <class B>
 struct TileWords {
-  static constexpr int64_t kRow = kBlock / kPerWord<B>;
   static constexpr int64_t kPanel = kMostKeys / kPerWord<B>;
   Word<B>*p, *ds, *ds_by_key;
 
+  static B* place(Word<B>* tiles, int64_t key, int64_t query) {
+    return reinterpret_cast<B*>(tiles + query / kTileDepth<B> * kTile + key * kTileWords) + query % kTileDepth<B>;
+  }
   void store_rows(int64_t key, int64_t query, F16 p_row, F16 ds_row) const {
-    store_word(reinterpret_cast<B*>(p + key * kRow) + query, p_row);
-    store_word(reinterpret_cast<B*>(ds + key * kRow) + query, ds_row);
+    store_word(place(p, key, query), p_row);
+    store_word(place(ds, key, query), ds_row);
   }
   void store_by_key(int64_t key, int64_t query, F16 even, F16 odd) const {
     const U16 both = pairs_of(even, odd);
@@ -63,18 +65,19 @@ class KvHead {
       : args_(args), mask_{args.causal, length}, begin_(begin), kv_head_(kv_head) {}
 
   void run() {
-    const int64_t length = mask_.length, count = whole_panels(length) * words_;
+    [[maybe_unused]] const TileScope<B> tiles;
+    const int64_t length = mask_.length, count = whole_panels(length) / kLanes * block_;
     const int64_t group = shape_.num_heads / shape_.num_kv_heads;
     const auto keys = column(args_.qkv, key_column(shape_, kv_head_)), values = column(args_.qkv, value_column(shape_, kv_head_));
-    pack_panels<B>(keys, 0, length, k_columns_ = scratch_.k_columns.get(count));
-    pack_rows<B>(keys, 0, length, whole_panels(length), k_rows_ = scratch_.k_rows.get(count));
-    pack_panels<B>(values, 0, length, v_columns_ = scratch_.v_columns.get(count));
+    pack_row_tiles<B>(keys, 0, length, k_columns_ = scratch_.k_columns.get(count));
+    pack_column_tiles<B>(keys, length, k_rows_ = scratch_.k_rows.get(width_ / kLanes * block_of_tiles<B>(length)));
+    pack_row_tiles<B>(values, 0, length, v_columns_ = scratch_.v_columns.get(count));
     dk_ = scratch_.dk.zeros(whole_panels(length) * width_);
     dv_ = scratch_.dv.zeros(whole_panels(length) * width_);
     for (int64_t head = kv_head_ * group; head < (kv_head_ + 1) * group; ++head)
       for (int64_t first = 0; first < length; first += kBlock) query_block(head, first);
-    unpack(dk_, 0, length, [&](int64_t) { return args_.scale; }, column(args_.dqkv, key_column(shape_, kv_head_)));
-    unpack(dv_, 0, length, [](int64_t) { return 1.0F; }, column(args_.dqkv, value_column(shape_, kv_head_)));
+    unpack(dk_, 0, length, args_.scale, column(args_.dqkv, key_column(shape_, kv_head_)));
+    unpack(dv_, 0, length, 1.0F, column(args_.dqkv, value_column(shape_, kv_head_)));
   }
 
  private:
@@ -90,27 +93,33 @@ class KvHead {
       for (int64_t k = key; k < stop; k += kLanes) panel(query, k, (k - key) / kPerWord<B> * kLanes);
       add_dq(query, key, stop, dq);
     }
-    unpack(dq, first, rows, [&](int64_t) { return args_.scale; }, column(args_.dqkv, query_column(shape_, head)));
+    for (int64_t q = 0; q < rows; q += kLanes)
+      unpack_columns(dq + q * width_, first + q, std::min(kLanes, rows - q), splat(args_.scale),
+                     column(args_.dqkv, query_column(shape_, head)));
   }
 
   // Sixteen keys from `key` on, and the block's queries that see any of them.
   void panel(const QueryBlock<B>& query, int64_t key, int64_t at) {
-    const int64_t from = mask_.causal ? std::max<int64_t>(key - query.first, 0) : 0;
+    const int64_t from = mask_.causal ? std::max<int64_t>(key - query.first, 0) : 0, begin = from / kTileDepth<B> * kTileDepth<B>;
     const TileWords<B> words{scratch_.p.get(kLanes * kBlock), scratch_.ds.get(kLanes * kBlock),
                              scratch_.ds_by_key.get(kMostKeys * kBlock) + at};
-    for (int64_t q = from; q < kBlock; q += kLanes) {
-      alignas(64) float scores[kLanes * kLanes], dp[kLanes * kLanes];
-      multiply<1, kLanes, false>(k_columns_ + key * words_, query.q_columns + q * words_, words_, scores, kLanes);
-      multiply<1, kLanes, false>(v_columns_ + key * words_, query.dout_columns + q * words_, words_, dp, kLanes);
-      score_gradients(query, key, q, scores, dp, words);
-    }
-    constexpr int64_t kRow = TileWords<B>::kRow;
-    const int64_t first = from / kPerWord<B>;
-    for (int64_t d = 0; d < width_; d += kLanes) {
-      const int64_t panel = d * kRow + first * kLanes, sum = key * width_ + d;
-      multiply<kRow, 1, true>(words.p + first, query.dout_rows + panel, kRow - first, dv_ + sum, width_);
-      multiply<kRow, 1, true>(words.ds + first, query.q_rows + panel, kRow - first, dk_ + sum, width_);
-    }
+    alignas(64) float scores[kLanes * kBlock], dp[kLanes * kBlock];
+    const int64_t row = key / kLanes * block_, panel = kLanes * words_, panels = (kBlock - from) / kLanes;
+    multiply<false>(Blocks<Word<B>>{k_columns_ + row}, {query.q_columns + from * words_, panel, panels}, words_, scores + from,
+                    kBlock);
+    multiply<false>(Blocks<Word<B>>{v_columns_ + row}, {query.dout_columns + from * words_, panel, panels}, words_, dp + from,
+                    kBlock);
+    for (int64_t q = begin; q < from; q += kLanes)  // in a tile with queries that see the keys
+      for (int64_t k = 0; k < kLanes; ++k) words.store_rows(k, q, F16{}, F16{});
+    for (int64_t q = from; q < kBlock; q += kLanes) score_gradients(query, key, q, scores + q, dp + q, words);
+    add_dk_and_dv(query, key, begin, words);
+  }
+
+  void add_dk_and_dv(const QueryBlock<B>& query, int64_t key, int64_t begin, const TileWords<B>& words) const {
+    const int64_t depth = (kBlock - begin) / kPerWord<B>, at = begin / kPerWord<B> * kLanes;
+    const int64_t panel = kLanes * kBlock / kPerWord<B>, panels = width_ / kLanes;
+    multiply<true>(Blocks<Word<B>>{words.p + at}, {query.dout_rows + at, panel, panels}, depth, dv_ + key * width_, width_);
+    multiply<true>(Blocks<Word<B>>{words.ds + at}, {query.q_rows + at, panel, panels}, depth, dk_ + key * width_, width_);
   }
 
   // Of sixteen keys and sixteen queries. Keys behind the sequence's end have no weight.
@@ -119,26 +128,26 @@ class KvHead {
     const F16 lse = load(&query.lse[static_cast<size_t>(q)]), delta = load(&query.delta[static_cast<size_t>(q)]);
     F16 even{};
     for (int64_t k = 0; k < kLanes; ++k) {
-      const F16 e = exp(load(scores + k * kLanes) * args_.scale - lse);
+      const F16 e = exp(load(scores + k * kBlock) * args_.scale - lse);
       const F16 p = key + k < mask_.length ? mask_.select(key + k, query.first + q, e, 0.0F) : F16{};
-      const F16 ds = p * (load(dp + k * kLanes) - delta);
+      const F16 ds = p * (load(dp + k * kBlock) - delta);
       words.store_rows(k, q, p, ds);
       if (kPerWord<B> == 2 && k % 2 == 1) words.store_by_key(k, q, even, ds);
       even = ds;
     }
     if constexpr (kPerWord<B> == 1)
       for (int64_t k = 0; k < kLanes; ++k)
-        store(words.ds_by_key + q * words.kPanel + k * kLanes, load(words.ds + k * kBlock + q));
+        store(words.ds_by_key + q * words.kPanel + k * kLanes, load(words.place(words.ds, k, q)));
   }
 
+  // dq[query / 16][column][16]
   void add_dq(const QueryBlock<B>& query, int64_t begin, int64_t end, float* dq) const {
     const Word<B>* ds = scratch_.ds_by_key.get(kMostKeys * kBlock);
     for (int64_t q = 0; q < kBlock; q += kLanes) {
       const int64_t keys = std::min(end, mask_.end(query.first + q)) - begin;
-      for (int64_t d = 0; keys > 0 && d < width_; d += kLanes)
-        multiply<1, kLanes, true>(ds + q * TileWords<B>::kPanel,
-                                  k_rows_ + (d * whole_panels(mask_.length) + begin * kLanes) / kPerWord<B>, keys / kPerWord<B>,
-                                  dq + q * width_ + d, width_);
+      if (keys <= 0) continue;
+      multiply<true>(Blocks<Word<B>>{k_rows_ + begin * kLanes / kPerWord<B>, block_of_tiles<B>(mask_.length), width_ / kLanes},
+                     {ds + q * TileWords<B>::kPanel}, keys / kPerWord<B>, dq + q * width_, kLanes);
     }
   }
 
@@ -170,6 +179,7 @@ class KvHead {
   const Mask mask_;
   const int64_t begin_, kv_head_;
   const int64_t width_ = whole_panels(shape_.head_dim), words_ = width_ / kPerWord<B>;
+  const int64_t block_ = block_of_tiles<B>(shape_.head_dim);
   Word<B>*k_columns_ = nullptr, *k_rows_ = nullptr, *v_columns_ = nullptr;
   float *dk_ = nullptr, *dv_ = nullptr;
 };

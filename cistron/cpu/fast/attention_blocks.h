@@ -1,5 +1,5 @@
 #pragma once
-// What attention's forward and backward share. A sequence's heads are copied into panels of sixteen rows (words.h), zeros behind
+// What attention's forward and backward share. A sequence's heads are copied into tiles and panels (tiles.h), zeros behind
 // the last, so that a row's bits depend on its place in its sequence and on the sequence alone. Operands of the products are bf16
 // where activations are and this build multiplies it, else f32; sums are f32. Scores are kept transposed, [keys, queries]:
 // sixteen queries lie in the lanes of a vector, and a softmax never adds across lanes.
@@ -10,6 +10,7 @@
 
 #include "cistron/core/checked.h"
 #include "cistron/cpu/fast/parallel.h"
+#include "cistron/cpu/fast/tiles.h"
 #include "cistron/cpu/fast/vec_math.h"
 #include "cistron/cpu/fast/words.h"
 #include "cistron/ops/attention.h"
@@ -69,8 +70,18 @@ void copy_row(const T* from, int64_t count, B* to) {
     for_lanes(count, [&](const Lanes& l) { l.store(to, l.load(from)); });
 }
 
-/// Contracted over a head's columns: rows [first, first + rows) and zeros behind them as panels[row / 16][word][16]. Columns are
-/// whole vectors: zeros behind the last.
+/// A row of a tile holds that many of the contraction.
+template <class B>
+constexpr int64_t kTileDepth = kTileWords * kPerWord<B>;
+
+/// Words of a block of sixteen rows, in tiles, that are contracted over `depth`.
+template <class B>
+constexpr int64_t block_of_tiles(int64_t depth) {
+  return ceil_div(depth, kTileDepth<B>) * kTile;
+}
+
+/// b, contracted over a head's columns: rows [first, first + rows) and zeros behind them as panels[row / 16][word][16]. Columns
+/// are whole vectors: zeros behind the last.
 template <class B, class T>
 void pack_panels(const Head<T>& head, int64_t first, int64_t rows, Word<B>* panels) {
   const int64_t width = whole_panels(head.dim), words = width / kPerWord<B>;
@@ -84,8 +95,22 @@ void pack_panels(const Head<T>& head, int64_t first, int64_t rows, Word<B>* pane
   }
 }
 
-/// Contracted over rows: rows [first, first + rows) and zeros up to `most`, whole panels, as panels[column / 16][word][16]; words
-/// far apart in memory, of whole rows, would meet in few sets of the cache.
+/// a, contracted over a head's columns: rows [first, first + rows) and zeros behind them as blocks[row / 16][tile].
+template <class B, class T>
+void pack_row_tiles(const Head<T>& head, int64_t first, int64_t rows, Word<B>* tiles) {
+  for (int64_t r = 0; r < whole_panels(rows); ++r) {
+    Word<B>* to = tiles + r / kLanes * block_of_tiles<B>(head.dim) + r % kLanes * kTileWords;
+    for (int64_t d = 0; d < head.dim; d += kTileDepth<B>, to += kTile) {
+      const int64_t count = r < rows ? std::min(kTileDepth<B>, head.dim - d) : 0;
+      B* row = reinterpret_cast<B*>(to);
+      std::fill_n(row + count, kTileDepth<B> - count, B(0.0F));
+      if (count > 0) copy_row(head.row(first + r) + d, count, row);
+    }
+  }
+}
+
+/// b, contracted over rows: rows [first, first + rows) and zeros up to `most`, whole panels, as panels[column / 16][word][16];
+/// words far apart in memory, of whole rows, would meet in few sets of the cache.
 template <class B, class T>
 void pack_rows(const Head<T>& head, int64_t first, int64_t rows, int64_t most, Word<B>* panels) {
   const int64_t words = most / kPerWord<B>;
@@ -105,13 +130,36 @@ void pack_rows(const Head<T>& head, int64_t first, int64_t rows, int64_t most, W
   }
 }
 
-/// rows [first, first + rows) = block row r x factor(r)
-template <class T, class F>
-void unpack(const float* block, int64_t first, int64_t rows, F&& factor, const Head<T>& head) {
+/// a, contracted over rows: columns of rows [0, rows) and zeros behind them as blocks[column / 16][tile].
+template <class B, class T>
+void pack_column_tiles(const Head<T>& head, int64_t rows, Word<B>* tiles) {
+  thread_local Buffer<Word<B>> panels;
+  Word<B>* panel = panels.get(kTileWords * whole_panels(head.dim));
+  for (int64_t r = 0; r < rows; r += kTileDepth<B>, tiles += kTile) {
+    pack_rows<B>(head, r, std::min(kTileDepth<B>, rows - r), kTileDepth<B>, panel);
+    for (int64_t d = 0; d < whole_panels(head.dim); d += kLanes)
+      transpose_square(reinterpret_cast<const float*>(panel + d * kTileWords),
+                       reinterpret_cast<float*>(tiles + d / kLanes * block_of_tiles<B>(rows)));
+  }
+}
+
+/// Sixteen rows' columns, block[column][16], become rows [first, first + rows), row r times factor[r].
+template <class T>
+void unpack_columns(const float* block, int64_t first, int64_t rows, F16 factor, const Head<T>& head) {
+  for_lanes(head.dim, [&](const Lanes& lanes) {
+    alignas(64) float scaled[kLanes * kLanes], turned[kLanes * kLanes];
+    for (int64_t i = 0; i < kLanes; ++i) store(scaled + i * kLanes, load(block + (lanes.begin + i) * kLanes) * factor);
+    transpose_square(scaled, turned);
+    for (int64_t r = 0; r < rows; ++r) lanes.store(head.row(first + r), load(turned + r * kLanes));
+  });
+}
+
+/// rows [first, first + rows) = block row r x factor
+template <class T>
+void unpack(const float* block, int64_t first, int64_t rows, float factor, const Head<T>& head) {
   for (int64_t r = 0; r < rows; ++r) {
-    const float f = factor(r);
     const float* from = block + r * whole_panels(head.dim);
-    for_lanes(head.dim, [&](const Lanes& lanes) { lanes.store(head.row(first + r), lanes.load(from) * f); });
+    for_lanes(head.dim, [&](const Lanes& lanes) { lanes.store(head.row(first + r), lanes.load(from) * factor); });
   }
 }
 

@@ -62,40 +62,6 @@ inline void store_word([[maybe_unused]] bf16* p, [[maybe_unused]] F16 v) {
 #endif
 }
 
-// A register of columns, and as many rows at once as there are registers for.
-#ifdef __AVX512F__
-using Columns = F16;
-constexpr int64_t kRowsAtOnce = 16;
-#else
-using Columns = float __attribute__((vector_size(32)));  // NOLINT(modernize-use-using)
-constexpr int64_t kRowsAtOnce = 8;
-#endif
-
-/// c[r, 0:16] = (or +=) the sum over k < depth of a[r * row + k * step] b[k, 0:16], for sixteen rows; b is a panel; k = 0, 1, ...
-template <int64_t row, int64_t step, bool add, class W>
-void multiply(const W* a, const W* b, int64_t depth, float* c, int64_t ldc) {
-  constexpr int64_t kColumns = sizeof(Columns) / sizeof(float);
-  for (int64_t tile = 0; tile < kLanes * kLanes; tile += kRowsAtOnce * kColumns) {
-    const int64_t first = tile / kLanes / kRowsAtOnce * kRowsAtOnce, column = tile / kRowsAtOnce % kLanes;
-    Columns sums[kRowsAtOnce] = {};
-    for (int64_t k = 0; k < depth; ++k) {
-#pragma GCC unroll 16
-      for (int64_t r = 0; r < kRowsAtOnce; ++r)
-        sums[r] = add_product(sums[r], a[(first + r) * row + k * step], b + k * kLanes + column);
-    }
-#pragma GCC unroll 16
-    for (int64_t r = 0; r < kRowsAtOnce; ++r) {
-      float* to = c + (first + r) * ldc + column;
-      Columns after = sums[r];
-      if constexpr (add) {
-        std::memcpy(&after, to, sizeof(after));
-        after += sums[r];
-      }
-      std::memcpy(to, &after, sizeof(after));
-    }
-  }
-}
-
 namespace transposing {
 
 using F4 = float __attribute__((vector_size(16)));  // NOLINT(modernize-use-using)
@@ -137,6 +103,11 @@ inline void transpose(const float* rows, int64_t ld, float* panel) {
   store(panel + kLanes, second(low01, low23));
   store(panel + 2 * kLanes, transposing::first(high01, high23));
   store(panel + 3 * kLanes, second(high01, high23));
+}
+
+/// Sixteen by sixteen words.
+inline void transpose_square(const float* rows, float* columns) {
+  for (int64_t k = 0; k < kLanes; k += 4) transpose(rows + k, kLanes, columns + k * kLanes);
 }
 
 }  // namespace cistron::cpu
