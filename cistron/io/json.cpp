@@ -77,6 +77,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text, std::string_view where, int max_depth) {
+  if (text.empty()) throw Error(ErrorKind::kBadData, "broken JSON", where, "it is empty");
   // To the library a NUL is the end of its input.
   if (text.find('\0') != std::string_view::npos) throw Error(ErrorKind::kBadData, "broken JSON", where, "it holds a NUL byte");
   Builder builder(where, max_depth);
