@@ -100,7 +100,7 @@ def test_usage_errors(program, directory):
     program.fails(2, "cannot read", "train", directory / "none.toml", "--out", run)
     program.fails(2, "unknown tokenizer", "prepare", directory / "a.fasta", "--tokenizer", "esm3", "--out", directory / "s2")
     program.fails(2, "exists", "prepare", directory / "a.fasta", "--tokenizer", "esm2", "--out", directory / "store")
-    program.fails(2, "not in range 0 to 9223372036854775807", "generate", run, "--seed", "-1")
+    program.fails(2, "--seed: Value -1 not in range", "generate", run, "--seed", "-1")
     for size in (247, 255, 256, 5000):
         done = program.fails(2, "name", "prepare", directory / "a.fasta", "--tokenizer", "esm2", "--out", directory / ("n" * size))
         assert len(done.stderr) <= len("cistron: error: ") + 1000 + 1, done.stderr
