@@ -1,8 +1,8 @@
 // A library to preload: makes allocations fail, so that a test can have every one fail in turn. Counted from main on, on all
-// threads: malloc, calloc, realloc, the aligned ones, operator new. Not those of oneDNN, which doesn't look at what it gets, nor the C
-// library's when it notes the destructor of a thread_local, which aborts by a line of its own.
-// From standard input come lines of two numbers: which one fails (from 1; 0: none), and whether (1) every one after it does. For each, main
-// runs in a process of its own, and its exit status, or the signal that ended it with a minus, goes to standard output.
+// threads: malloc, calloc, realloc, the aligned ones, operator new. Not those of oneDNN, which doesn't look at what it gets, of
+// OpenMP's library, and of the C library's note of a thread_local's destructor: those two end the program by a line of their own.
+// From standard input come lines of two numbers: which one fails (from 1; 0: none), and whether (1) every one after it does. For
+// each, main runs in a process of its own. Its exit status, or the signal that ended it with a minus, goes to standard output.
 //   FAIL_SAID=FILE    where what a run prints goes
 //   FAIL_COUNT=FILE   where the number of its allocations goes at the end
 #include <dlfcn.h>
@@ -41,17 +41,19 @@ struct Code {
   uintptr_t begin = 0, end = 0;
   bool holds(uintptr_t place) const { return place >= begin && place < end; }
 };
-Code onednn, note_destructor;
+Code onednn, openmp, note_destructor;
 
-int find_library(dl_phdr_info* info, size_t, void*) {
-  if (std::strstr(info->dlpi_name, "libdnnl") == nullptr) return 0;
+int find_libraries(dl_phdr_info* info, size_t, void*) {
+  const bool is_onednn = std::strstr(info->dlpi_name, "libdnnl") != nullptr;
+  if (!is_onednn && std::strstr(info->dlpi_name, "libgomp") == nullptr) return 0;
+  Code& code = is_onednn ? onednn : openmp;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const auto& part = info->dlpi_phdr[i];
     if (part.p_type != PT_LOAD || (part.p_flags & PF_X) == 0) continue;
-    onednn.begin = info->dlpi_addr + part.p_vaddr;
-    onednn.end = onednn.begin + part.p_memsz;
+    code.begin = info->dlpi_addr + part.p_vaddr;
+    code.end = code.begin + part.p_memsz;
   }
-  return 1;
+  return 0;
 }
 
 void find_function(const char* name, Code& code) {
@@ -65,7 +67,8 @@ void find_function(const char* name, Code& code) {
 
 bool fails(const void* caller) {
   const auto from = reinterpret_cast<uintptr_t>(caller);
-  if (!in_main.load(std::memory_order_relaxed) || onednn.holds(from) || note_destructor.holds(from)) return false;
+  if (!in_main.load(std::memory_order_relaxed) || onednn.holds(from) || openmp.holds(from) || note_destructor.holds(from))
+    return false;
   const long number = ++allocations;
   if (fail_at == 0 || number < fail_at || (number > fail_at && for_ever == 0)) return false;
   errno = ENOMEM;
@@ -106,7 +109,7 @@ bool read_order() {
 }
 
 int forking_main(int argc, char** argv, char** environment) {
-  dl_iterate_phdr(find_library, nullptr);
+  dl_iterate_phdr(find_libraries, nullptr);
   find_function("__cxa_thread_atexit_impl", note_destructor);
   while (read_order()) {
     const pid_t run = fork();
