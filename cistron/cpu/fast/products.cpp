@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "cistron/cpu/fast/chain_outer.h"
 #include "cistron/cpu/fast/chain_rows.h"
 #include "cistron/cpu/fast/onednn.h"
 
@@ -11,8 +12,8 @@ namespace cistron::cpu {
 namespace {
 
 constexpr int64_t kPadRows = 16;
-// wgrad contracts over at most this many rows at a time.
-constexpr int64_t kContractionTile = 512;
+// wgrad by oneDNN contracts over at most this many rows at a time.
+constexpr int64_t kContractionTile = 576;
 
 std::byte* at(void* base, int64_t element, DType dtype) { return static_cast<std::byte*>(base) + element * size_of(dtype); }
 
@@ -87,6 +88,19 @@ void padded_row_product(const RowProduct& p, Range rows, Range columns, std::byt
   copy_rows(target, y, rows.count, columns.count, p.out);
 }
 
+void chain_outer_product(const OuterProduct& p, Range n, Range k) {
+  chain_outer({.dy = static_cast<const bf16*>(p.dy) + n.begin,
+               .x = static_cast<const bf16*>(p.x) + k.begin,
+               .dw = p.dw + n.begin * p.k + k.begin,
+               .rows = p.rows,
+               .n = n.count,
+               .k = k.count,
+               .lddy = p.n,
+               .ldx = p.k,
+               .lddw = p.k,
+               .accumulate = p.accumulate});
+}
+
 void zero_tile(const OuterProduct& p, Range n, Range k) {
   for (int64_t i = n.begin; i < n.begin + n.count; ++i) std::fill_n(p.dw + i * p.k + k.begin, k.count, 0.0F);
 }
@@ -110,6 +124,8 @@ void row_product(const RowProduct& p, Range rows, Range columns) {
 }
 
 void outer_product(const OuterProduct& p, Range n, Range k) {
+  if constexpr (kHasBf16Words)
+    if (p.in == DType::kBF16 && !has_amx()) return chain_outer_product(p, n, k);
   if (!p.accumulate && p.rows == 0) zero_tile(p, n, k);
   Gemm shape{.m = n.count,
              .n = k.count,
@@ -121,8 +137,9 @@ void outer_product(const OuterProduct& p, Range n, Range k) {
              .in = p.in};
   float* dw = p.dw + n.begin * p.k + k.begin;
   const int64_t whole = p.rows / kPadRows * kPadRows;
+  const int64_t most = whole == 0 ? 0 : round_up(ceil_div(whole, ceil_div(whole, kContractionTile)), kPadRows);
   for (int64_t row = 0; row < whole; row += shape.k) {
-    shape.k = std::min(kContractionTile, whole - row);
+    shape.k = std::min(most, whole - row);
     gemm(shape, at(p.dy, row * p.n + n.begin, p.in), at(p.x, row * p.k + k.begin, p.in), dw);
     shape.accumulate = true;
   }
