@@ -38,6 +38,23 @@ TEST(VecMath, ExpAtTheEnds) {
   EXPECT_GT(exp_of(-100.0F), 0.0F);
 }
 
+TEST(VecMath, LogIsWithinAnUlpOfNormalNumbers) {
+  const auto log_of = [](float x) { return log(splat(x))[5]; };
+  const auto error = [](float got, double want) {
+    return want == 0 ? std::abs(got) : std::abs(got - want) / std::ldexp(1.0, std::ilogb(want) - 23);
+  };
+  double worst = 0;
+  for (uint32_t bits = 0x00800000; bits < 0x7f800000; bits += 997) {
+    const auto x = std::bit_cast<float>(bits);
+    worst = std::max(worst, error(log_of(x), std::log(static_cast<double>(x))));
+  }
+  EXPECT_LE(worst, 1.0);
+  EXPECT_EQ(log_of(1.0F), 0.0F);
+  EXPECT_LT(log_of(0.0F), -87.0F);
+  EXPECT_LT(log_of(0x1p-140F), -87.0F);
+  EXPECT_GT(error(log_of(3.0F) * (1.0F + 4e-7F), std::log(3.0)), 1.0);  // control
+}
+
 TEST(VecMath, BF16RoundsAsTheScalarType) {
   const Rng rng(11, 0);
   for (uint64_t i = 0; i < 20000; ++i) {

@@ -1,6 +1,7 @@
 #include "cistron/ops/router.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <span>
@@ -15,24 +16,41 @@ namespace {
 
 constexpr int64_t kTokens = 256;  // a task's
 
+float largest_of(const float* row, int64_t n) {
+  F16 largest = splat(-std::numeric_limits<float>::infinity());
+  int64_t e = 0;
+  for (; e + kLanes <= n; e += kLanes) largest = load(row + e) > largest ? load(row + e) : largest;
+  float most = horizontal_max(largest);
+  for (; e < n; ++e) most = row[e] > most ? row[e] : most;
+  return most;
+}
+
 /// Softmax of a row in place; gives its logsumexp.
 float softmax(float* row, int64_t n) {
-  float largest = -std::numeric_limits<float>::infinity();
-  for (int64_t e = 0; e < n; ++e) largest = row[e] > largest ? row[e] : largest;
+  const float largest = largest_of(row, n);
   for_lanes(n, [=](Lanes l) { l.store(row, exp(l.load(row) - largest)); });
-  float sum = 0;
-  for (int64_t e = 0; e < n; ++e) sum += row[e];
-  for (int64_t e = 0; e < n; ++e) row[e] /= sum;
+  F16 sums{};
+  for_lanes(n, [&](Lanes l) { sums += l.load(row); });
+  const float sum = horizontal_sum(sums);
+  for_lanes(n, [=](Lanes l) { l.store(row, l.load(row) / sum); });
   return largest + std::log(sum);
 }
 
-/// The largest first, ties to the lowest expert. NaN comes after every number, so that experts stay distinct and in range.
-void choose(std::span<const float> probs, std::span<int32_t> chosen, std::vector<float>& keys) {
-  keys.assign(probs.begin(), probs.end());
-  for (float& key : keys) key = std::isnan(key) ? -1.0F : key;
+/// Whole numbers in the order of choice: bits of numbers >= 0 compare as they do, NaN comes after all of them, so that experts
+/// stay distinct and in range, and a tie goes to the lowest expert, whose number's complement is below.
+int64_t key_of(float prob, size_t expert) {
+  const auto bits = static_cast<int64_t>(std::bit_cast<uint32_t>(prob)) + 1;
+  return (prob >= 0.0F ? bits : 0) << 32 | (0xffffffff - static_cast<int64_t>(expert));
+}
+
+void choose(std::span<const float> probs, std::span<int32_t> chosen, std::vector<int64_t>& keys) {
+  keys.resize(probs.size());
+  for (size_t e = 0; e < probs.size(); ++e) keys[e] = key_of(probs[e], e);
   for (int32_t& choice : chosen) {
-    choice = static_cast<int32_t>(std::max_element(keys.begin(), keys.end()) - keys.begin());
-    keys[static_cast<size_t>(choice)] = -2.0F;  // taken
+    int64_t most = -1;
+    for (const int64_t key : keys) most = std::max(most, key);
+    choice = static_cast<int32_t>(0xffffffff - (most & 0xffffffff));
+    keys[static_cast<size_t>(choice)] = -1;  // taken
   }
 }
 
@@ -47,16 +65,34 @@ void check_replayed(const Tensor& experts, int64_t num_experts) {
     CISTRON_CHECK(e >= 0 && e < num_experts, "[router_forward] replayed expert {} of {}", e, num_experts);
 }
 
+/// sums[0, l.count) += v
+void add_lanes(const Lanes& l, D8 first, D8 last, double* sums) {
+  double values[kLanes];
+  std::memcpy(values, &first, sizeof(first));
+  std::memcpy(values + kLanes / 2, &last, sizeof(last));
+  for (int64_t i = 0; i < l.count; ++i) sums[l.begin + i] += values[i];
+}
+
+/// Adds a token's probabilities to `sums`; gives their entropy.
+double add_probs(const float* probs, int64_t n, double* sums) {
+  D8 entropy{};
+  for_lanes(n, [&](const Lanes& l) {
+    const F16 p = l.load(probs), log_p = log(p);
+    const D8 first = first_doubles(p), last = last_doubles(p);
+    entropy -= first * first_doubles(log_p) + last * last_doubles(log_p);
+    add_lanes(l, first, last, sums);
+  });
+  double sum = 0;
+  for (int i = 0; i < kLanes / 2; ++i) sum += entropy[i];
+  return sum;
+}
+
 /// Adds tokens [begin, end) to `sums`, laid out as `stats`.
 void add_tokens(const ops::RouterStats& args, int64_t begin, int64_t end, double* sums) {
   const int64_t num_experts = args.probs.dim(1), top_k = args.experts.dim(1);
-  double *prob_sums = sums + num_experts, *totals = sums + 2 * num_experts;
+  double* totals = sums + 2 * num_experts;
   for (int64_t t = begin; t < end; ++t) {
-    const float* probs = args.probs.data<float>() + t * num_experts;
-    for (int64_t e = 0; e < num_experts; ++e) {
-      prob_sums[e] += probs[e];
-      if (probs[e] != 0) totals[1] -= static_cast<double>(probs[e]) * static_cast<double>(std::log(probs[e]));
-    }
+    totals[1] += add_probs(args.probs.data<float>() + t * num_experts, num_experts, sums + num_experts);
     for (int64_t j = 0; j < top_k; ++j) sums[args.experts.data<int32_t>()[t * top_k + j]] += 1;
     const double lse = args.lse.data<float>()[t];
     totals[0] += lse * lse;
@@ -106,7 +142,7 @@ void router_forward(Context& ctx, const ops::RouterForward& args) {
   if (args.probs.raw() != args.logits.raw())
     std::memcpy(args.probs.raw(), args.logits.raw(), static_cast<size_t>(args.probs.bytes()));
   for_chunks(ctx, args.probs.dim(0), kTokens, [&](int64_t begin, int64_t end) {
-    std::vector<float> keys;
+    std::vector<int64_t> keys;
     for (auto t = static_cast<size_t>(begin); t < static_cast<size_t>(end); ++t) {
       const std::span<float> probs(args.probs.data<float>() + t * num_experts, num_experts);
       const std::span<int32_t> chosen(args.experts.data<int32_t>() + t * top_k, top_k);

@@ -19,6 +19,8 @@ using F16 = float __attribute__((vector_size(64)));  // NOLINT(modernize-use-usi
 using U16 = uint32_t __attribute__((vector_size(64)));
 using H16 = uint16_t __attribute__((vector_size(32)));
 
+using D8 = double __attribute__((vector_size(64)));  // NOLINT(modernize-use-using)
+
 inline F16 splat(float value) { return F16{} + value; }
 
 inline F16 load(const float* p) {
@@ -115,6 +117,9 @@ inline F16 sqrt(F16 v) {
   return v;
 }
 
+inline D8 first_doubles(F16 v) { return __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), D8); }
+inline D8 last_doubles(F16 v) { return __builtin_convertvector(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15), D8); }
+
 /// Pairwise: lane i with lane i + 8, then + 4, + 2, + 1.
 inline float horizontal_sum(F16 v) {
   float lanes[kLanes];
@@ -153,6 +158,25 @@ inline F16 exp(F16 x) {
   const U16 half = whole >> 1;
   return p * std::bit_cast<F16>(half << 23) * std::bit_cast<F16>((whole - half) << 23);
 #endif
+}
+
+/// Natural logarithm of positive normal numbers to 1 ulp (Cephes' logf); of 0 and subnormals some number below -87.
+/// x = m 2^n, sqrt(1/2) <= m < sqrt(2).
+inline F16 log(F16 x) {
+  using I16 = int32_t __attribute__((vector_size(64)));  // NOLINT(modernize-use-using)
+  const I16 bits = std::bit_cast<I16>(x), whole = (bits - 0x3f3504f3) >> 23;
+  const F16 n = __builtin_convertvector(whole, F16), r = std::bit_cast<F16>(bits - (whole << 23)) - 1.0F;
+  F16 p = splat(7.0376836292e-2F);
+  p = p * r - 1.1514610310e-1F;
+  p = p * r + 1.1676998740e-1F;
+  p = p * r - 1.2420140846e-1F;
+  p = p * r + 1.4249322787e-1F;
+  p = p * r - 1.6668057665e-1F;
+  p = p * r + 2.0000714765e-1F;
+  p = p * r - 2.4999993993e-1F;
+  p = p * r + 3.3333331174e-1F;
+  const F16 square = r * r;
+  return (r + (p * r * square + n * -2.12194440e-4F - 0.5F * square)) + n * 0.693359375F;
 }
 
 inline F16 sigmoid(F16 x) { return 1.0F / (1.0F + exp(-x)); }
