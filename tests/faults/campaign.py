@@ -58,14 +58,14 @@ class Judge:
         self.verb.before(self.here)
         status, said = fail()
         refused = status != 0
-        if refused:
-            assert status in statuses, f"{where}: exit {status}\n{said}"
-            lines = [line for line in said.splitlines() if line.startswith("cistron: error: ")]
-            assert len(lines) == 1, f"{where}: {said}"
         left = refused, contents(self.work)
         if left not in self.good:
             self.judge_left(refused, f"{where}: {said}")
             self.good.add(left)
+        if refused:
+            assert status in statuses, f"{where}: exit {status}\n{said}"
+            lines = [line for line in said.splitlines() if line.startswith("cistron: error: ")]
+            assert len(lines) == 1, f"{where}: {said}"
         return refused
 
     def judge_left(self, refused, where):
