@@ -26,17 +26,24 @@ class ThreadPool {
 
  private:
   void work();
+  void wake();
+  void end();
   void run_tasks();
+  bool join(uint64_t& seen);
+  void wait_for_loop(uint64_t seen);
+  void wait_for_members();
 
   std::vector<std::thread> workers_;
-  std::mutex mutex_;
+  // The loop's number, whether it is open, and how many workers are in it. A worker joins while it is open; the caller closes it
+  // when no task is left, and waits for nobody who has not joined: a late worker costs nothing.
+  std::atomic<uint64_t> loop_{0};
+  std::atomic<int> asleep_{0};  // workers
+  std::mutex mutex_;            // for sleeping, and of error_
   std::condition_variable start_, done_;
   const std::function<void(int64_t)>* task_ = nullptr;
   std::atomic<int64_t> next_{0};
   int64_t count_ = 0;
-  uint64_t generation_ = 0;
-  int busy_ = 0;
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
   std::exception_ptr error_;
 };
 

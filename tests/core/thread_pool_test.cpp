@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <stdexcept>
 #include <vector>
 
@@ -17,6 +18,20 @@ TEST(ThreadPool, RunsEachTaskOnce) {
       pool.parallel_for(round, [&](int64_t i) { ++done[static_cast<size_t>(i)]; });
       for (const int count : done) ASSERT_EQ(count, 1);
     }
+  }
+}
+
+// Workers asleep, about to sleep, spinning and late.
+TEST(ThreadPool, RunsEachTaskOnceAfterAnyPause) {
+  ThreadPool pool(4);
+  for (int round = 0; round < 600; ++round) {
+    std::vector<int> done(2 + static_cast<size_t>(round % 7), 0);
+    pool.parallel_for(std::ssize(done), [&](int64_t i) {
+      if (i % 2 == 1) std::this_thread::sleep_for(std::chrono::microseconds(round % 90));  // the caller spins, or sleeps
+      ++done[static_cast<size_t>(i)];
+    });
+    for (const int count : done) ASSERT_EQ(count, 1);
+    std::this_thread::sleep_for(std::chrono::microseconds(round % 120));
   }
 }
 
