@@ -1,7 +1,9 @@
 #include "cistron/eval/cached_model.h"
 
+#include <algorithm>
 #include <bit>
 
+#include "cistron/core/checked.h"
 #include "cistron/core/error.h"
 #include "cistron/core/host_memory.h"
 #include "cistron/data/pad.h"
@@ -92,7 +94,8 @@ CachedModel::Prompts CachedModel::prefill(data::PackedBatch prompts, std::span<c
     token_slots.insert(token_slots.end(), static_cast<size_t>(end - begin), slots[static_cast<size_t>(s)]);
     last_rows.push_back(end - 1);
   }
-  data::pad_batch(prompts, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens))), /*token=*/0);
+  constexpr int64_t kRows = 16;
+  data::pad_batch(prompts, std::min(round_up(tokens, kRows), options_.prefill_tokens), /*token=*/0);
   token_slots.resize(prompts.tokens.size(), -1);
   nn::Batch batch = nn::view_of(prompts);
   batch.slots = ints(token_slots);

@@ -1,5 +1,8 @@
 #include "cistron/eval/inference.h"
 
+#include <algorithm>
+
+#include "cistron/core/checked.h"
 #include "cistron/core/error.h"
 #include "cistron/core/host_memory.h"
 #include "cistron/ops/copy.h"
@@ -10,7 +13,8 @@ namespace cistron::eval {
 
 Inference::Arenas Inference::planned_arenas(const InferenceOptions& options) {
   const Arenas meta{.parameters = Arena::meta("parameters"), .activations = Arena::meta("activations")};
-  Inference(options, meta, Device{DeviceKind::kMeta}, nullptr).forward(nn::meta_batch(options.batch_tokens, 1));
+  Inference planning(options, meta, Device{DeviceKind::kMeta}, nullptr);
+  planning.forward(nn::meta_batch(options.batch_tokens, 1), planning.nll_);
   if (options.device.is_cpu()) require_host_memory(meta.parameters->peak() + meta.activations->peak(), "use a smaller model");
   const auto planned = [&](const Arena& arena) {
     return Arena::planned(arena.name(), options.device, ops::device_memory(options.device), arena.peak());
@@ -42,10 +46,10 @@ Inference::Inference(const InferenceOptions& options, const Arenas& arenas, Devi
 
 Inference::~Inference() = default;
 
-void Inference::forward(const nn::Batch& batch) {
+void Inference::forward(const nn::Batch& batch, const Tensor& nll) {
   ops::zero(ctx_, {.out = losses_.cross_entropy});
   ops::zero(ctx_, {.out = losses_.router});
-  decoder_.evaluate(ctx_, batch, nll_, losses_);
+  decoder_.evaluate(ctx_, batch, nll, losses_);
 }
 
 nn::Batch Inference::on_device(const nn::Batch& batch) {
@@ -60,11 +64,17 @@ nn::Batch Inference::on_device(const nn::Batch& batch) {
   return moved;
 }
 
+int64_t Inference::padded(int64_t tokens) const {
+  constexpr int64_t kRows = 16;
+  return options_.device.is_cpu() ? std::min(round_up(tokens, kRows), options_.batch_tokens) : options_.batch_tokens;
+}
+
 std::span<const float> Inference::nll(const data::PackedBatch& batch) {
-  CISTRON_CHECK(batch.num_tokens() == options_.batch_tokens, "[inference] {} tokens, planned for {}", batch.num_tokens(),
-                options_.batch_tokens);
-  forward(on_device(nn::view_of(batch)));
-  if (nll_.device().is_cpu()) return nll_.span<float>();
+  CISTRON_CHECK(batch.num_tokens() <= options_.batch_tokens && batch.num_tokens() == padded(batch.num_tokens()),
+                "[inference] {} tokens, planned for {}", batch.num_tokens(), options_.batch_tokens);
+  const Tensor nll = nll_.rows(0, batch.num_tokens());
+  forward(on_device(nn::view_of(batch)), nll);
+  if (nll.device().is_cpu()) return nll.span<float>();
   host_nll_.resize(static_cast<size_t>(nll_.numel()));
   ops::copy(ctx_, {.x = nll_, .out = Tensor::view(std::span(host_nll_))});
   return host_nll_;

@@ -1,5 +1,5 @@
 #pragma once
-// A model with nothing but its weights, for forward passes over batches of one fixed size.
+// A model with nothing but its weights, for forward passes over batches of up to one fixed size.
 #include <memory>
 #include <span>
 
@@ -31,8 +31,9 @@ class Inference {
   [[nodiscard]] nn::LocalParameters& parameters() { return *parameters_; }
   void refresh_working() { parameters_->refresh_working(ctx_); }
 
-  /// The negative log-likelihood of each label, 0 where there is none. `batch` has exactly `batch_tokens` tokens. The span is
-  /// valid until the next call.
+  /// How many tokens a batch of `tokens` is padded to: on a GPU always `batch_tokens`.
+  [[nodiscard]] int64_t padded(int64_t tokens) const;
+  /// The negative log-likelihood of each label, 0 where there is none. `batch` is padded. The span is valid until the next call.
   std::span<const float> nll(const data::PackedBatch& batch);
 
  private:
@@ -41,7 +42,7 @@ class Inference {
   };
   Inference(const InferenceOptions& options, const Arenas& arenas, Device device, ThreadPool* pool);
   static Arenas planned_arenas(const InferenceOptions& options);
-  void forward(const nn::Batch& batch);
+  void forward(const nn::Batch& batch, const Tensor& nll);
   nn::Batch on_device(const nn::Batch& batch);
 
   InferenceOptions options_;

@@ -41,7 +41,7 @@ void Scorer::add_window(std::span<const int32_t> tokens, int64_t first_scored) {
 
 void Scorer::flush() {
   if (batch_.num_tokens() == 0) return;
-  data::pad_batch(batch_, inference_.options().batch_tokens, pad_);
+  data::pad_batch(batch_, inference_.padded(batch_.num_tokens()), pad_);
   const auto nll = inference_.nll(batch_);
   size_t label = 0;
   for (size_t i = 0; i < nll.size(); ++i)
