@@ -26,7 +26,7 @@ struct RecordScore {
 /// a record's numbers do not depend, to the bit, on the records around it.
 class Scorer {
  public:
-  /// Windows have at most `context` tokens (at most the model's, at most the inference's batch). `pad` fills up the last batch.
+  /// Windows have at most `context` tokens (at most the model's, at most the inference's batch). `pad` fills up batches.
   Scorer(Inference& inference, int64_t context, int32_t pad, std::function<void(const RecordScore&)> sink);
 
   /// `tokens` are whole: with begin and end.
