@@ -85,7 +85,7 @@ void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t)>&
 }
 
 void ThreadPool::wake() {
-  { const std::lock_guard lock(mutex_); }  // who counted itself asleep has seen the loop or waits now
+  std::unique_lock(mutex_).unlock();  // who counted itself asleep has seen the loop or waits now
   start_.notify_all();
 }
 
@@ -137,7 +137,7 @@ void ThreadPool::work() {
     run_tasks();
     const uint64_t after = loop_.fetch_sub(kMember) - kMember;
     if (is_open(after) || members(after) > 0) continue;
-    { const std::lock_guard lock(mutex_); }  // the caller has seen it or waits now
+    std::unique_lock(mutex_).unlock();  // the caller has seen it or waits now
     done_.notify_one();
   }
 }

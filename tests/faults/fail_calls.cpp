@@ -110,7 +110,7 @@ int openat(int folder, const char* path, int flags, ...) {
 }
 // What a build with _FORTIFY_SOURCE, Ubuntu's default, calls where no mode is given.
 int __open_2(const char* path, int flags) { return open_path(AT_FDCWD, path, flags, 0); }  // NOLINT(bugprone-reserved-identifier)
-int __openat_2(int folder, const char* path, int flags) {  // NOLINT(bugprone-reserved-identifier)
+int __openat_2(int folder, const char* path, int flags) {                                  // NOLINT(bugprone-reserved-identifier)
   return open_path(folder, path, flags, 0);
 }
 FILE* fopen(const char* path, const char* mode) { return open_stream("fopen", path, mode); }

@@ -92,7 +92,7 @@ int openat(int folder, const char* path, int flags, ...) {
 }
 // What a build with _FORTIFY_SOURCE, Ubuntu's default, calls where no mode is given.
 int __open_2(const char* path, int flags) { return open_path(AT_FDCWD, path, flags, 0); }  // NOLINT(bugprone-reserved-identifier)
-int __openat_2(int folder, const char* path, int flags) {  // NOLINT(bugprone-reserved-identifier)
+int __openat_2(int folder, const char* path, int flags) {                                  // NOLINT(bugprone-reserved-identifier)
   return open_path(folder, path, flags, 0);
 }
 ssize_t write(int fd, const void* data, size_t size) {  // appends: offset -1
