@@ -54,6 +54,27 @@ TEST(Together, WhereOneFailsNoneThrowsBeforeAllHaveUndone) {
   });
 }
 
+TEST(Together, ARankThatLeavesWhileOthersUndoHidesNotWhy) {
+  std::atomic<int> told = 0;
+  const auto run = [&](Communicator& world) {
+    const auto act = [&] {
+      if (world.rank() == 1) throw Error(ErrorKind::kOutOfSpace, "no space left", "here", "make room");
+    };
+    const auto undo = [&] {
+      if (world.rank() == 2) world.abandon("it was ended");
+    };
+    try {
+      dist::together(world, act, undo);
+    } catch (const Error& error) {
+      told += error.kind() == ErrorKind::kOutOfSpace ? 1 : 0;
+      throw;
+    }
+  };
+  EXPECT_THAT([&] { dist::run_ranks(3, run, {std::chrono::seconds(60)}); },
+              testing::ThrowsMessage<Error>(HasSubstr("no space left")));
+  EXPECT_EQ(told, 3);
+}
+
 TEST(Together, WhatIsNoExceptionFailsOnAll) {
   dist::run_ranks(3, [](Communicator& world) {
     const auto act = [&] {
