@@ -59,7 +59,8 @@ CachedModel::CachedModel(const CachedModelOptions& options, const Arenas& arenas
 
 CachedModel::~CachedModel() = default;
 
-// Every size that may come, since first-fit may need more for less.
+// Several sizes, since first-fit may need more for less. Prompts of a size between may find no room in one piece: a block then
+// lies outside (Arena), within the same total.
 void CachedModel::plan() {
   for (int64_t tokens = 1; tokens <= options_.prefill_tokens; tokens *= 2) {
     nn::Batch batch = nn::meta_batch(tokens, 1);

@@ -33,8 +33,8 @@ class Scope {
 
 #ifdef __AMX_BF16__
 
-// Numbers of tile registers are part of the instructions.
-constexpr int kA = 4, kB = 5, kHalfA = 6, kHalfB = 7;
+// Numbers of tile registers are part of the instructions: 0 to 3 are sums, 4 and 5 tiles of a and b, 6 and 7 halves of them.
+constexpr int kHalfA = 6, kHalfB = 7;
 constexpr int64_t kWords = 16, kLine = 64;  // of a whole tile's rows: words, bytes
 
 /// Where block i = 0, 1, ... of an operand begins.
